@@ -1,0 +1,127 @@
+/* err.c - error codes as strings and HTTP statuses; filling in an mc_err.
+ *
+ * Owns nothing. THREAD: any.
+ * Always true: text and param end with NUL and are cut at a UTF-8 border. */
+#include "core/base/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct code_row {
+    const char *name;
+    int http;
+    const char *type, *api, *text;
+};
+
+static const struct code_row rows[] = {
+    {"OK", 200, "", "", "ok"},
+#define MC_ERR(name, http, type, code, text) {#name, http, type, code, text},
+#include "core/mc_err.def"
+#undef MC_ERR
+};
+
+static const struct code_row *row_of(int code)
+{
+    static const struct code_row unknown = {"E?", 500, "server_error", "internal_error",
+                                            "unknown error"};
+    int i = -code;
+
+    return i >= 0 && i < MC_E_END_ ? &rows[i] : &unknown;
+}
+
+const char *mc_code_name(int code)
+{
+    return row_of(code)->name;
+}
+
+const char *mc_code_text(int code)
+{
+    return row_of(code)->text;
+}
+
+int mc_code_http(int code)
+{
+    return row_of(code)->http;
+}
+
+const char *mc_code_type(int code)
+{
+    return row_of(code)->type;
+}
+
+const char *mc_code_api(int code)
+{
+    return row_of(code)->api;
+}
+
+/* Drops a multi-byte sequence that vsnprintf cut in two. */
+static void trim_utf8(char *s)
+{
+    size_t n = strlen(s), i = n;
+    size_t need;
+
+    while (i > 0 && ((unsigned char)s[i - 1] & 0xC0) == 0x80)
+        i--;
+    if (i == 0 || (unsigned char)s[i - 1] < 0xC0)
+        return;
+    need = (unsigned char)s[i - 1] >= 0xF0 ? 4 : (unsigned char)s[i - 1] >= 0xE0 ? 3 : 2;
+    if (n - (i - 1) < need)
+        s[i - 1] = 0;
+}
+
+static void fill(struct mc_err *err, int code, const char *param, const char *file, int line,
+                 const char *fmt, va_list ap)
+{
+    err->code = code;
+    err->line = line;
+    err->file = file;
+    snprintf(err->param, sizeof err->param, "%s", param);
+    trim_utf8(err->param);
+    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    trim_utf8(err->text);
+}
+
+int mc_err_set(struct mc_err *err, int code, const char *file, int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!err)
+        return code;
+    va_start(ap, fmt);
+    fill(err, code, "", file, line, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int mc_err_set_param(struct mc_err *err, int code, const char *param, const char *file,
+                     int line, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!err)
+        return code;
+    va_start(ap, fmt);
+    fill(err, code, param, file, line, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int mc_err_while(struct mc_err *err, const char *fmt, ...)
+{
+    char head[sizeof err->text], old[sizeof err->text];
+    va_list ap;
+    int n;
+
+    if (!err)
+        return MC_EINTERNAL;
+    va_start(ap, fmt);
+    vsnprintf(head, sizeof head, fmt, ap);
+    va_end(ap);
+    memcpy(old, err->text, sizeof old);
+    n = snprintf(err->text, sizeof err->text, "while %s: ", head);
+    if (n >= 0 && (size_t)n < sizeof err->text)
+        strncat(err->text, old, sizeof err->text - (size_t)n - 1);
+    trim_utf8(err->text);
+    return err->code;
+}

@@ -1,0 +1,145 @@
+/* mc_abi.h - plain structs shared by the engine and the step VM.
+ *
+ * The ffi.cdef is made from this file (cc -E -P -DMC_CDEF), so it holds only fixed-width
+ * scalars and arrays of them: 64-bit integers are boxed in LuaJIT and stay out. Sizes are
+ * compared at start (MC_ABI_SIZES). The engine copies one contiguous block for a hook:
+ * a view, then rows, lanes, tenants and orders at the offsets that the view names, so that
+ * recording a step is one write. Scripts reach it only through checked accessors; the
+ * engine reads back nothing but checked plan items and the user[] numbers.
+ *
+ * THREAD: a block belongs to the engine thread; times are seconds on view.now's clock,
+ * 0 = not yet. */
+#ifndef MC_CDEF
+#ifndef MC_ABI_H
+#define MC_ABI_H
+#include <stdint.h>
+#endif
+#endif
+
+enum { MC_ABI = 1, MC_PLAN_CAP = 1024, MC_CAND_CAP = 64, MC_N_USER = 4, MC_N_STATE = 16 };
+
+enum mc_seq_state {
+    MC_STATE_WAITING = 1,
+    MC_STATE_PREFILL = 2,
+    MC_STATE_DECODE = 3,
+    MC_STATE_PAUSED = 4,
+    MC_STATE_DONE = 5,
+};
+
+enum mc_order {
+    MC_ORDER_ARRIVAL,
+    MC_ORDER_DUE,
+    MC_ORDER_PRIORITY,
+    MC_ORDER_SHORTEST,
+    MC_ORDER_YOUNGEST,
+    MC_ORDER_VTIME,
+    MC_ORDER_GROUP,
+    MC_N_ORDER,
+};
+
+struct mc_row {
+    uint32_t seq, gen; /* handle */
+    uint32_t tenant, lane; /* indices */
+    uint32_t group; /* rows of equal group share at least one page of prefix */
+    uint16_t state, flags;
+    int16_t priority, n_preempt;
+    uint32_t pad_;
+    double t_arrive, t_start, t_first, t_last, due_first, due_end;
+    float slo_token, n_guess; /* seconds a token wanted; predicted tokens to come */
+    int32_t n_prompt, n_gen, n_max, n_ctx;
+    int32_t n_ahead; /* at most this many tokens are in flight */
+    int32_t n_left, n_hit, n_hit_soon; /* prompt tokens to run; reusable now; soon */
+    int32_t p_held, p_own, p_host, p_step; /* pages: held; freed by a preemption; in host
+                                              memory; needed by the next step */
+    int32_t n_draft, n_draft_max;
+    float accept, us_swap, us_redo;
+    float pad2_;
+    double user[4]; /* the policy's own; kept over reload, preemption, an abandoned VM */
+};
+
+struct mc_party { /* a lane or a tenant */
+    uint32_t id;
+    float weight;
+    int32_t n_wait, n_run, p_held, pad_;
+    double tok_in, tok_out;
+    double served; /* tokens, decayed over 60 s */
+    double vtime, quota_left;
+    double user[2];
+};
+
+struct mc_cost { /* least squares over the last 256 steps */
+    float us_base, us_row, us_tok, us_ktok_kv, rel_err;
+};
+
+struct mc_step_view {
+    uint32_t abi, bytes, epoch, events;
+    double step, now;
+    int32_t n_row, n_wait_all, n_lane, n_tenant, n_order;
+    int32_t tok_cap, row_cap, draft_cap;
+    int32_t p_tokens; /* tokens a page */
+    int32_t p_total, p_free, p_evict, p_pending, p_reserve, p_host_free;
+    int32_t fly_rows, fly_tokens;
+    float fly_us, swap_bytes_us, swap_queue_us, dev_us, host_us;
+    struct mc_cost decode, prefill;
+    uint32_t off_row, off_lane, off_tenant, off_order; /* bytes from the view's start;
+                                    orders: [n_order][n_row] int32 indices of rows */
+};
+
+enum mc_item_what {
+    MC_RUN = 1,
+    MC_SWAP = 2,
+    MC_DROP = 3,
+    MC_BACK = 4,
+    MC_HOLD = 5,
+    MC_FAIL = 6,
+};
+
+struct mc_item {
+    uint32_t seq, gen;
+    uint16_t what, why; /* why: index into the policy's texts, 0 = none */
+    int32_t n, draft;   /* RUN: tokens; FAIL: n is the error code */
+};
+
+struct mc_plan {
+    uint32_t abi, epoch, flags;
+    int32_t n, cap;
+    int32_t tok_left, row_left, page_left, page_soon;
+    float wait_us;
+    uint32_t trimmed[8];
+    struct mc_item item[1024];
+};
+
+/* Candidates of one sampled row, most likely first; p is after the chain. */
+struct mc_cands {
+    int32_t n;
+    float rest, lse;
+    uint32_t flags;
+    int32_t drawn; /* the device's own token */
+    int32_t id[64];
+    float p[64], logit[64];
+};
+
+/* What a sampler hook sees of a sequence. */
+struct mc_pick_seq {
+    uint32_t seq, gen;
+    int32_t done; /* tokens generated */
+    int32_t n_prompt;
+    double state[16]; /* declared slots, by position */
+};
+
+/* Sampling as asked for by a client (want) and as decided by chain(). */
+struct mc_params {
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty,
+        frequency_penalty;
+    int32_t top_k, keep; /* keep: candidates for pick */
+    int32_t ban[2];      /* handles of vocabulary sets, -1 = none */
+    int32_t min_tokens;
+    uint32_t flags;
+};
+
+#ifndef MC_CDEF
+/* name, and its size as the C compiler sees it: compared with ffi.sizeof at start. */
+#define MC_ABI_SIZES(X) \
+    X(mc_row) X(mc_party) X(mc_cost) X(mc_step_view) X(mc_item) X(mc_plan) X(mc_cands) \
+    X(mc_pick_seq) X(mc_params)
+#endif

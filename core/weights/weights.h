@@ -1,0 +1,80 @@
+/* weights.h - checkpoints on disk: Hugging Face directories and GGUF files.
+ *
+ * A checkpoint is opened read-only and mapped; every offset, count and shape is checked
+ * against the real file before use, since files are hostile. Names are handed out in
+ * Hugging Face spelling whatever the file's kind ("model.layers.0.self_attn.q_proj"), so
+ * that a family's loader is written once. OWNS the maps; every pointer handed out is
+ * borrowed until mc_ckpt_close. THREAD: open and close one; reading any. */
+#ifndef MC_WEIGHTS_H
+#define MC_WEIGHTS_H
+
+#include <jansson.h>
+
+#include "core/base/err.h"
+#include "kernels/kernels.h"
+
+struct mc_ckpt;
+struct mc_gguf;
+
+enum mc_ckpt_kind { MC_CKPT_HF, MC_CKPT_GGUF };
+
+/* One tensor as stored. */
+struct mc_stored {
+    const char *name;    /* as in the file */
+    const char *dtype;   /* as in the file: "BF16", "Q4_1" */
+    int32_t n_dim;
+    int64_t dim[4];      /* row-major, slowest first (GGUF's order reversed) */
+    uint64_t bytes;
+    const void *data;
+};
+
+/* path: a directory with config.json and *.safetensors, or a .gguf file. A directory that
+ * holds several GGUFs is refused with the list. */
+int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err);
+void mc_ckpt_close(struct mc_ckpt *c);
+enum mc_ckpt_kind mc_ckpt_kind(const struct mc_ckpt *c);
+const char *mc_ckpt_path(const struct mc_ckpt *c);
+
+int32_t mc_ckpt_n(const struct mc_ckpt *c);
+const struct mc_stored *mc_ckpt_at(const struct mc_ckpt *c, int32_t i);
+const struct mc_stored *mc_ckpt_find(const struct mc_ckpt *c, const char *name);
+
+/* A matrix by module name without suffix: resolves .weight, .weight_scale_inv,
+ * .weight_scale, .weight_packed, .weight_global_scale, ... to one disk slice and checks
+ * that the parts' shapes agree. MC_ENOENT when no tensor of the name is there. */
+int mc_ckpt_matrix(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
+                   struct mc_err *err);
+/* A vector of n floats (norm weights, biases) by its full name, converted to f32 into out. */
+int mc_ckpt_vector(const struct mc_ckpt *c, const char *name, int32_t n, float *out,
+                   struct mc_err *err);
+
+/* HF: the parsed config.json / generation_config.json / tokenizer_config.json / index; NULL
+ * when the file is absent. Borrowed. */
+json_t *mc_ckpt_config(const struct mc_ckpt *c);
+json_t *mc_ckpt_generation_config(const struct mc_ckpt *c);
+json_t *mc_ckpt_tokenizer_config(const struct mc_ckpt *c);
+/* HF: opens a file of the directory by plain basename for reading whole; *text is malloced,
+ * NUL-terminated. MC_ENOENT when absent. */
+int mc_ckpt_file(const struct mc_ckpt *c, const char *name, size_t max_bytes, char **text,
+                 size_t *n, struct mc_err *err);
+/* GGUF: its metadata, or NULL for HF. */
+const struct mc_gguf *mc_ckpt_gguf(const struct mc_ckpt *c);
+
+/* GGUF metadata by key. The find functions return false when absent or of another type. */
+bool mc_gguf_u64(const struct mc_gguf *g, const char *key, uint64_t *out); /* any integer */
+bool mc_gguf_f64(const struct mc_gguf *g, const char *key, double *out);   /* any number */
+bool mc_gguf_bool(const struct mc_gguf *g, const char *key, bool *out);
+/* Not NUL-terminated in the file; *s is borrowed, n bytes. */
+bool mc_gguf_str(const struct mc_gguf *g, const char *key, const char **s, size_t *n);
+bool mc_gguf_arr_n(const struct mc_gguf *g, const char *key, uint64_t *n);
+bool mc_gguf_arr_str(const struct mc_gguf *g, const char *key, uint64_t i, const char **s,
+                     size_t *n); /* O(1): an index is built at open */
+bool mc_gguf_arr_f32(const struct mc_gguf *g, const char *key, uint64_t i, float *out);
+bool mc_gguf_arr_i32(const struct mc_gguf *g, const char *key, uint64_t i, int32_t *out);
+
+/* Bytes of n rows of k columns in a disk format, quantised parts without scales; 0 when k
+ * does not divide. formats.c */
+uint64_t mc_disk_bytes(uint16_t fmt, int64_t n, int64_t k);
+const char *mc_disk_name(uint16_t fmt); /* "bf16", "q4_1" */
+
+#endif

@@ -1,0 +1,538 @@
+/* kernels.h - the operation table: what a forward pass may ask of a device.
+ *
+ * The contract between the forward passes (core/model), the engine (core/engine) and the
+ * bodies: kernels/ref (scalar, the oracle), kernels/cpu (SIMD), kernels/cuda. It includes
+ * nothing of ours and names no CUDA type.
+ *
+ * Rules
+ *  1. An operation is three functions over one plain params struct. need() at boot: scratch
+ *     and plan bytes for the capacities in p, or a refusal by name. plan() once a step on
+ *     the host, pure: a work-list into a staging buffer (attention only). run() enqueues
+ *     only: no allocation, no wait, no host read of device data; legal to replay.
+ *  2. Params hold capacities and addresses, never live counts: those sit in device memory
+ *     (struct mc_rows) at fixed addresses, so that a captured step replays as lengths
+ *     change. On the CPU device memory is host memory.
+ *  3. Activations are opaque (struct mc_act): whoever runs before a linear writes them in
+ *     the form that the linear's run layout wants (mc_backend.act_of). A pass hands them on
+ *     and never looks inside.
+ *  4. Rounding points are stated beside each operation; ref reproduces them.
+ *  5. A row's result does not depend on the other rows of the batch: sums over K run in one
+ *     order for any number of rows; attention is cut in splits of MC_SPLIT tokens aligned
+ *     to absolute positions and folded left to right.
+ *  6. Collectives are operations; sums run in rank order 0..n-1 on every rank.
+ *  7. Ties in top-k and argmax go to the lowest id.
+ *
+ * T rows, R sampled rows, S sequences, H hidden, h heads of a rank, hk kv heads of a rank,
+ * d head dim, V vocabulary (of a rank where it says [V/n]). All sums are f32. "row type" is
+ * the type of the residual stream and of q, k, v: f32 in ref and cpu, bf16 in cuda.
+ * THREAD: need and run: the engine's; bodies run on the stream's own threads. */
+#ifndef MC_KERNELS_H
+#define MC_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct mc_stream; /* an ordered queue of operations on one device */
+struct mc_graph;  /* recorded operations, params by value */
+
+enum mc_dtype { MC_F32, MC_F16, MC_BF16, MC_E4M3, MC_I8, MC_U8, MC_I32, MC_I64, MC_N_DTYPE };
+
+enum {
+    MC_PAGE = 64,       /* tokens a KV page */
+    MC_SPLIT = 256,     /* tokens an attention split, aligned to absolute positions */
+    MC_CANDS = 64,      /* candidates shown to the host for one row */
+    MC_TOP = 20,        /* logprobs kept for one row */
+    MC_MAX_FAN = 4,     /* linears that share one input */
+    MC_MAX_BIAS = 1024, /* logit_bias entries of a slot */
+};
+
+/* ---- weights ------------------------------------------------------------------------- */
+
+/* Disk formats: how a checkpoint stores a matrix [n, k], row-major, k contiguous.
+ * core/weights/formats.c has their sizes and how they slice. */
+enum mc_disk_fmt {
+    MC_D_F32,
+    MC_D_F16,
+    MC_D_BF16,
+    MC_D_E4M3,  /* q [n,k]; scale f32 or bf16: [1], [n,1] or [ceil n/128, ceil k/128] */
+    MC_D_INT4,  /* compressed-tensors: element i of a row in word i/8 at bits 4*(i%8);
+                   (nibble - 8 or zero) * scale[row, i/group]; scale bf16, f16 or f32 */
+    MC_D_NVFP4, /* e2m1, two a byte, low nibble first; scale e4m3 a group of 16, divided
+                   (compressed-tensors) or multiplied (ModelOpt) by one f32: see `global` */
+    MC_D_Q4_0,  /* ggml blocks of 32 (k-quants: 256) */
+    MC_D_Q4_1,
+    MC_D_Q5_0,
+    MC_D_Q5_1,
+    MC_D_Q8_0,
+    MC_D_Q4_K,
+    MC_D_Q5_K,
+    MC_D_Q6_K,
+    MC_N_DISK,
+};
+
+/* A borrowed view of one matrix in a checkpoint, valid while the checkpoint is open. */
+struct mc_disk {
+    uint16_t fmt;             /* enum mc_disk_fmt */
+    uint16_t scale_dt;        /* enum mc_dtype of scale */
+    int32_t n, k;             /* rows, columns, unpacked */
+    int32_t group;            /* columns a scale (INT4, NVFP4), else 0 */
+    int32_t block_n, block_k; /* E4M3: rows and columns a scale; block_k >= k: a whole row */
+    const void *q, *scale, *zero;
+    float global; /* NVFP4: multiplies every scale (compressed-tensors: 1/weight_global_scale) */
+};
+
+/* Decodes columns [k0, k1) of one row to f32: the oracle for every pack. k0 is a multiple
+ * of the format's block. kernels/ref/disk.c */
+void mc_disk_row(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out);
+
+/* Run layouts: what linears read. Few, and each backend places the bytes as it likes. */
+enum mc_run_layout {
+    MC_W_F32,
+    MC_W_BF16,
+    MC_W_F16,
+    MC_W_I8,   /* int8, one scale a group of 32 */
+    MC_W_I4,   /* 0..15, scale and offset a group: w = q*scale + min */
+    MC_W_E4M3, /* e4m3, one f32 scale a row and 128 columns */
+    MC_N_RUN,
+};
+
+struct mc_w {
+    uint16_t layout, dt; /* enum mc_run_layout; row type of its output */
+    int32_t n, k, group;
+    int32_t row0, k0; /* where a rank's cut lies inside its first scale block */
+    void *q, *scale, *zero;
+    uint64_t bytes; /* what one pass over it reads */
+};
+
+/* Activation layouts. */
+enum mc_act_layout {
+    MC_A_F32,  /* x f32 [T,k] */
+    MC_A_BF16, /* x bf16 [T,k] */
+    MC_A_I8,   /* x int8 [T,k], s f32 [T,k/32] scale a block of 32 columns: amax/127, round
+                  to nearest even; bf: f32 [T,k/32] sums of q*scale, for offsets */
+    MC_A_I16,  /* the same with 16-bit values: amax/32767 */
+    MC_A_E4M3, /* x e4m3 [T,k], s f32 [T,k/128] */
+    MC_N_ACT,
+};
+
+struct mc_act {
+    void *x;
+    float *s;
+    void *bf;
+    int32_t k;
+    uint16_t layout;
+};
+
+/* ---- rows, pages, slots --------------------------------------------------------------- */
+
+/* The ragged rows of a step: [decode rows | prefill rows], sequence by sequence. All
+ * pointers are device arrays at fixed addresses, written by table_apply. */
+struct mc_rows {
+    int32_t cap, cap_seq, cap_out; /* capacities: T, S, R */
+    const int32_t *live;           /* [4] rows, decode rows, sequences, sampled rows */
+    const int32_t *tok;            /* [T] token id, or -1: the slot's last token */
+    const int32_t *pos;            /* [T] position in the sequence */
+    const int32_t *row_seq;        /* [T] index of the row's sequence, 0..S-1 */
+    const int32_t *q0;             /* [S+1] first row of each sequence */
+    const int32_t *kv_len;         /* [S] tokens in the context after this step */
+    const int32_t *slot;           /* [S] slot of each sequence */
+    const int32_t *out_row;        /* [R] rows that need logits */
+};
+enum { MC_LIVE_ROWS, MC_LIVE_DECODE, MC_LIVE_SEQS, MC_LIVE_OUT };
+
+/* KV layouts: GQA values of a page and layer are K [hk][MC_PAGE][d], V the same, then for
+ * FP8 f32 scales K [hk][MC_PAGE], V [hk][MC_PAGE]. Page-major, so that one copy moves a
+ * page: address = base + page*page_stride + layer*layer_stride. */
+enum mc_kv_layout { MC_KV_F32, MC_KV_BF16, MC_KV_FP8, MC_N_KV };
+
+struct mc_kv {
+    uint8_t *base;
+    int64_t page_stride, layer_stride; /* bytes */
+    const float *k_scale, *v_scale;    /* checkpoint's static scales, or NULL: dynamic */
+    int32_t *table;                    /* [n_slot][pitch] physical page of each block */
+    uint32_t *want_tag;                /* [n_slot][pitch] tag that the sequence expects */
+    uint32_t *tag;                     /* [n_page] tag that the page carries */
+    int32_t pitch, n_page, n_slot;
+    int32_t hk, d, n_layer;
+    int32_t rank, n_shard;
+    uint16_t layout;
+};
+
+/* What a sequence samples with; copied into its slot at admission. */
+struct mc_samp {
+    float temperature; /* below 1e-5: greedy */
+    float top_p, min_p;
+    float rep, presence, frequency; /* 1, 0, 0: off */
+    int32_t top_k;                  /* <= 0 or >= V: off */
+    int32_t n_bias;                 /* entries in the slot's bias list */
+    int32_t n_ban;                  /* ban sets named in ban[], bitsets in mc_chain_p.masks */
+    int32_t ban[2];
+    int32_t no_eos_until;    /* eos ids are masked while fewer tokens are generated */
+    uint32_t flags;          /* MC_SAMP_... */
+    uint32_t seed_lo, seed_hi;
+};
+enum {
+    MC_SAMP_PENALTY = 1, /* rep, presence or frequency in use: counts are kept */
+    MC_SAMP_CANDS = 2,   /* the host wants candidates (a Lua pick) */
+    MC_SAMP_TOP = 4,     /* the host wants the top logprobs */
+};
+
+/* Device-resident state of a sequence. After admission commit is its only writer. */
+struct mc_slot {
+    int32_t tok;   /* last token */
+    int32_t pos;   /* position that tok will take */
+    int32_t n_gen; /* tokens generated */
+    uint32_t bad;  /* a page was no longer its own (page_check), or NaN logits */
+    struct mc_samp samp;
+};
+
+/* One change to device state, made by table_apply in list order. */
+struct mc_delta {
+    int32_t what, slot, at, value; /* MC_DELTA_... */
+    uint32_t tag;
+};
+enum {
+    MC_DELTA_PAGE, /* table[slot][at] = value, want_tag = tag */
+    MC_DELTA_SLOT, /* slot = slots_in[value]; its counts are cleared */
+    MC_DELTA_SEEN, /* prompt token `value` counts for repetition in slot */
+    MC_DELTA_BIAS, /* bias[slot][at] = {value, tag as f32 bits} */
+    MC_DELTA_TOK,  /* the host overrides the slot's last token (a Lua pick): counts move */
+};
+
+struct mc_bias {
+    int32_t id;
+    float add;
+};
+
+/* What comes back to the host for one sampled row. */
+struct mc_out {
+    int32_t slot, tok; /* tok -1: the row's logits were bad */
+    int32_t pos;       /* position that tok takes */
+    float logprob;     /* of tok, raw logits */
+    float raw_lse;
+    int32_t n_top, n_cand;
+    float rest, lse; /* probability mass not among the candidates; of processed logits */
+    int32_t top_id[MC_TOP];
+    float top_logprob[MC_TOP]; /* raw logits */
+    int32_t cand_id[MC_CANDS];
+    float cand_p[MC_CANDS], cand_logit[MC_CANDS];
+};
+
+struct mc_rope {
+    const float *inv_freq; /* [dim/2], already scaled (llama3, yarn) */
+    float mul;             /* on cos and sin (yarn), else 1 */
+    int16_t dim, off;      /* rotated dims and where they begin in a head */
+    uint8_t pair;          /* MC_ROPE_HALVES or MC_ROPE_NEIGHBOURS */
+};
+enum { MC_ROPE_HALVES, MC_ROPE_NEIGHBOURS };
+
+/* The ranks' shared memory for one-shot collectives; n 1: no communication. */
+struct mc_peer {
+    void *buf[8];
+    uint32_t *flag[8], *epoch, *abort;
+    int32_t rank, n;
+    void *nccl;
+};
+
+/* ---- operations ------------------------------------------------------------------------
+ * MC_OP(name): the list fixes ids. An entry that a backend has no body for is NULL there
+ * and refused when a model asks for it; its params struct comes with its first body. */
+#define MC_OPS(MC_OP) \
+    MC_OP(pack) MC_OP(page_init) MC_OP(page_copy) MC_OP(page_check) MC_OP(table_apply) \
+    MC_OP(embed) MC_OP(join) MC_OP(linear) MC_OP(glu) MC_OP(quant) MC_OP(gqa_prep) \
+    MC_OP(gqa_attn) MC_OP(attn_merge) MC_OP(mla_prep) MC_OP(mla_q) MC_OP(mla_attn) \
+    MC_OP(mla_out) MC_OP(mla_expand) MC_OP(attn_ragged) MC_OP(dsa_prep) MC_OP(dsa_topk) \
+    MC_OP(dsa_merge) MC_OP(route) MC_OP(moe) MC_OP(all_gather) MC_OP(all_to_all) \
+    MC_OP(gather_rows) MC_OP(chain) MC_OP(sample) MC_OP(verify) MC_OP(commit) \
+    MC_OP(mtp_in) MC_OP(nll) MC_OP(pool) MC_OP(lora) MC_OP(tensor) MC_OP(tap)
+
+enum mc_op_id {
+#define MC_OP(name) MC_OP_##name,
+    MC_OPS(MC_OP)
+#undef MC_OP
+    MC_N_OP
+};
+
+/* pack: a disk slice -> w, whose q/scale/zero point to memory of the sizes that need()
+ * gave. Rows [row0, row0+w.n), columns [k0, k0+w.k) of the disk matrix. */
+struct mc_pack_p {
+    struct mc_disk disk;
+    struct mc_w w;
+    int32_t row0, k0;
+};
+
+/* page_init: zeroes pages and stamps their tags. list: pairs {page, tag} in device memory,
+ * n_list[0] of them; cap the capacity. */
+struct mc_page_init_p {
+    struct mc_kv kv;
+    const uint32_t *list; /* [cap][2] */
+    const int32_t *n_list;
+    int32_t cap;
+};
+
+/* page_copy: pages to or from a buffer, page after page, page_stride bytes each. */
+struct mc_page_copy_p {
+    struct mc_kv kv;
+    const int32_t *pages; /* [n] */
+    int32_t n;
+    uint8_t *buf;
+    bool to_buf;
+};
+
+/* page_check: slot.bad |= 1 where a page of a sequence of this step carries another tag
+ * than want_tag. */
+struct mc_page_check_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    struct mc_slot *slots;
+};
+
+/* table_apply: all uploads of a step in one launch: copies the staged row arrays to their
+ * fixed addresses, then applies the deltas. Not part of a graph (its source alternates). */
+struct mc_table_apply_p {
+    struct mc_kv kv;
+    struct mc_slot *slots;         /* [n_slot] */
+    uint16_t *counts;              /* [n_slot][V]: output count, bit 15: in the prompt */
+    struct mc_bias *bias;          /* [n_slot][MC_MAX_BIAS] */
+    int32_t vocab;                 /* V: row pitch of counts */
+    const void *rows_from;         /* staging */
+    void *rows_to;                 /* device; where mc_rows' arrays lie */
+    size_t rows_bytes;
+    const struct mc_delta *delta;  /* staging, [n_delta] */
+    int32_t n_delta;
+    const struct mc_slot *slots_in; /* staging, named by MC_DELTA_SLOT */
+};
+
+/* embed: x[t] = W[token of row t] dequantised, row type; zero where the id is another
+ * rank's ([row0, row0 + w.n) are ours). */
+struct mc_embed_p {
+    struct mc_rows rows;
+    struct mc_w w; /* [V/n, H] */
+    const struct mc_slot *slots;
+    int32_t row0;
+    void *x; /* [T,H] row type */
+};
+
+/* join: all-reduce, residual add, RMSNorm and quantisation in one.
+ * res = (first ? 0 : res) + sum over ranks of x; norm = res * rsqrt(mean(res^2) + eps) * w;
+ * act gets norm in its layout; norm_out (if not NULL) gets it in the row type. w NULL: the
+ * residual only. Rounding: sums and norm in f32; res stored in the row type. */
+struct mc_join_p {
+    struct mc_rows rows;
+    const void *x; /* [T,H] partial, row type */
+    void *res;     /* [T,H] row type */
+    const float *w; /* [H] */
+    float eps;
+    int32_t h;
+    bool first;
+    struct mc_act act;
+    void *norm_out; /* [T,H] or NULL */
+    struct mc_peer peer;
+};
+
+/* linear: y_i = act * W_i^T (+ bias_i), for up to four matrices of one input. Output f32
+ * sums rounded to y's type. rows may be NULL-like for gathered rows: n_live then gives the
+ * live row count in device memory and cap the capacity. */
+struct mc_linear_p {
+    const int32_t *n_live; /* device: live rows */
+    int32_t cap, n_w;
+    struct mc_act act;
+    struct mc_w w[MC_MAX_FAN];
+    const float *bias[MC_MAX_FAN];
+    void *y[MC_MAX_FAN];
+    int32_t pitch[MC_MAX_FAN]; /* elements between rows of y_i */
+    uint16_t y_dt;             /* enum mc_dtype */
+};
+
+/* glu: act_out = silu(act Wg^T) * (act Wu^T). Rounding: the product in f32, then act_out's
+ * layout. scratch: f32 [T, 2I] where need() asks for it. */
+struct mc_glu_p {
+    const int32_t *n_live;
+    int32_t cap;
+    struct mc_act act;
+    struct mc_w gate, up; /* [I,H] */
+    struct mc_act out;    /* [T,I] */
+    void *scratch;
+};
+
+/* quant: row-type [T,k] -> act, for inputs that no fusion covers. */
+struct mc_quant_p {
+    const int32_t *n_live;
+    int32_t cap;
+    const void *x;
+    struct mc_act act;
+};
+
+/* gqa_prep: q/k norm (if given), rope, KV write. q [T,h,d] is rotated in place; k and v
+ * [T,hk,d] go to the page of their position, cast by the cache's layout: bf16 by round to
+ * nearest even; fp8 e4m3 after dividing by the token's scale amax/448 (or the static
+ * scale), clamped to +-448, round to nearest even. Rows of a sequence marked bad write
+ * nothing. */
+struct mc_gqa_prep_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    int32_t layer, h;
+    void *q, *k, *v;            /* row type */
+    const float *q_norm, *k_norm; /* [d] or NULL */
+    float eps;
+    struct mc_rope rope;
+};
+
+/* gqa_attn: for each row and head, softmax(scale q.k) v over positions <= its own (and
+ * > pos - window when window > 0), from the cache, in splits of MC_SPLIT absolute
+ * positions. o [T][n_part][h][d] f32 unnormalised, ml [T][n_part][h][2] {max, sum}; decode
+ * rows leave one part a split, prefill rows fold theirs into part 0. Probabilities stay
+ * f32. n_part = parts of the longest context, a capacity. */
+struct mc_gqa_attn_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    const struct mc_slot *slots;
+    int32_t layer, h, n_part, window;
+    int32_t cap_decode; /* rows that have n_part parts; later rows have one */
+    float scale;
+    const void *q;
+    float *o, *ml;
+    const void *plan;
+};
+
+/* attn_merge: folds parts left to right, normalises, writes act ([T, h*d]). */
+struct mc_attn_merge_p {
+    struct mc_rows rows;
+    int32_t h, d, n_part, cap_decode;
+    const float *o, *ml;
+    struct mc_act act;
+};
+
+/* gather_rows: x_out[r] = act of row out_row[r]; norm is the last join's norm_out. */
+struct mc_gather_rows_p {
+    struct mc_rows rows;
+    const void *norm; /* [T,H] row type */
+    int32_t h;
+    void *out; /* [R,H] row type */
+};
+
+/* chain: in place over logits f32 [R,V]: foreign and padding ids to -inf, logit_bias, bans,
+ * then repetition (prompt and output), presence and frequency (output) penalties, then
+ * division by temperature. raw_lse is taken first, over the real vocabulary. A row with a
+ * NaN gets max = NaN. */
+struct mc_chain_p {
+    struct mc_rows rows;
+    float *logits;     /* [R, pitch] */
+    float *raw;        /* [R, pitch]: a copy made before any change */
+    int32_t vocab, n_real, pitch; /* ids >= n_real are padding */
+    const struct mc_slot *slots;
+    const uint16_t *counts;
+    const struct mc_bias *bias;
+    const uint32_t *masks; /* ban sets [n][ceil V/32] */
+    const int32_t *eos;    /* [n_eos], masked while slot.n_gen < no_eos_until */
+    int32_t n_eos;
+    float *stat; /* [R][4]: max, lse of processed logits, raw max, raw lse */
+};
+
+/* sample: one token a row, exact over the whole vocabulary: top_k, top_p (renormalised),
+ * min_p, then the draw: philox4x32-10 keyed by the slot's seed at counter {position, 0}.
+ * Greedy: the largest processed logit, lowest id on ties. Fills out[R]. */
+struct mc_sample_p {
+    struct mc_rows rows;
+    const float *logits, *raw;
+    int32_t vocab, n_real, pitch;
+    const struct mc_slot *slots;
+    const float *stat;
+    struct mc_out *out; /* [R] */
+    void *scratch;      /* need().scratch bytes */
+};
+
+/* commit: slot.tok, pos, n_gen and counts from out; copies out to the ring that the host
+ * reads after the step's event. */
+struct mc_commit_p {
+    struct mc_rows rows;
+    const struct mc_out *out;
+    struct mc_slot *slots;
+    uint16_t *counts;
+    int32_t vocab;
+    struct mc_out *ring; /* host-visible [R] */
+};
+
+/* nll: for each row t with target >= 0: lse - logit[target] over f32 logits [R,V]. */
+struct mc_nll_p {
+    const int32_t *n_live;
+    int32_t cap, vocab, n_real, pitch;
+    const float *logits;
+    const int32_t *target; /* [cap] */
+    float *nll, *lse;      /* [cap] */
+};
+
+/* ---- backend -------------------------------------------------------------------------- */
+
+struct mc_need {
+    size_t scratch; /* bytes behind the params' scratch pointer */
+    size_t plan;    /* bytes of its work-list */
+    size_t q, scale, zero; /* pack: bytes of the packed matrix */
+};
+
+struct mc_op {
+    const char *name;
+    size_t p_bytes; /* of its params struct */
+    int (*need)(const void *p, struct mc_need *need, const char **why);
+    int (*plan)(const void *p, const struct mc_rows *host_rows, void *buf); /* or NULL */
+    int (*run)(struct mc_stream *s, const void *p);
+};
+
+struct mc_backend_opts {
+    int threads;          /* 0: one a core */
+    const char *cpu;      /* "portable", "avx2", "avx512", NULL: the best that runs here */
+    int ref_act;          /* ref only: enum mc_act_layout to round activations to, -1: f32 */
+};
+
+/* A device and its bodies. Returned functions give 0 or a negative error code; a code is
+ * one of MC_K_*, which equal the program's codes of the same name. */
+struct mc_backend {
+    const char *name; /* "ref", "cpu", "cuda" */
+    char what[64];    /* "avx512-vnni, 2 threads" */
+    uint16_t row_dt;  /* row type */
+    const struct mc_op *op[MC_N_OP];
+
+    /* The run layout for a disk format, and the activation layout that it reads. */
+    uint16_t (*run_of)(const struct mc_backend *b, uint16_t disk_fmt);
+    uint16_t (*act_of)(const struct mc_backend *b, uint16_t run_layout);
+
+    void *(*alloc)(struct mc_backend *b, size_t bytes); /* device memory, zeroed; or NULL */
+    void (*release)(struct mc_backend *b, void *p, size_t bytes);
+    void *(*host_alloc)(struct mc_backend *b, size_t bytes); /* staging, zeroed */
+    void (*host_release)(struct mc_backend *b, void *p, size_t bytes);
+
+    int (*stream_new)(struct mc_backend *b, struct mc_stream **out);
+    void (*stream_free)(struct mc_stream *s);
+    /* Events are numbers: mark() returns the ticket of all that was enqueued before it;
+     * wait() blocks the caller until that is done, or returns the error that stopped it. */
+    uint64_t (*mark)(struct mc_stream *s);
+    int (*wait)(struct mc_stream *s, uint64_t ticket);
+    bool (*done)(struct mc_stream *s, uint64_t ticket);
+    /* Between begin and end run() records instead of enqueuing. */
+    int (*graph_begin)(struct mc_stream *s);
+    int (*graph_end)(struct mc_stream *s, struct mc_graph **out);
+    int (*graph_run)(struct mc_stream *s, const struct mc_graph *g);
+    void (*graph_free)(struct mc_graph *g);
+
+    void (*close)(struct mc_backend *b);
+};
+
+enum { MC_K_EARG = -1, MC_K_EUNSUP = -3, MC_K_EINTERNAL = -17, MC_K_ENOMEM = -26 };
+
+/* Each makes a backend or returns NULL with a static reason in *why. */
+struct mc_backend *mc_ref_open(const struct mc_backend_opts *o, const char **why);
+struct mc_backend *mc_cpu_open(const struct mc_backend_opts *o, const char **why);
+
+/* Typed calls: mc_k_embed(b, s, &p). */
+#define MC_OP(name)                                                                        \
+    struct mc_##name##_p;                                                                  \
+    static inline int mc_k_##name(const struct mc_backend *b, struct mc_stream *s,         \
+                                  const struct mc_##name##_p *p)                           \
+    {                                                                                      \
+        return b->op[MC_OP_##name]->run(s, p);                                             \
+    }
+MC_OPS(MC_OP)
+#undef MC_OP
+
+#endif
