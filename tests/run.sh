@@ -1,0 +1,34 @@
+#!/bin/sh
+# run.sh PROGRAM... - runs test programs that print TAP and adds them up.
+# Last line: "N passed, N failed, N skipped". Exit 1 when anything failed or a program
+# died without finishing its plan. Skips are shown with their reasons.
+set -u
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+pass=0 fail=0 skip=0
+for t in "$@"; do
+    case $t in
+    *.py) CMOCKA_MESSAGE_OUTPUT=TAP python3 "$t" >"$log" 2>"$log.err" ;;
+    *) CMOCKA_MESSAGE_OUTPUT=TAP "$t" >"$log" 2>"$log.err" ;;
+    esac
+    rc=$?
+    p=$(grep -cE '^ok ' "$log")
+    s=$(grep -ciE '^ok .*# *skip' "$log")
+    f=$(grep -cE '^not ok ' "$log")
+    plan=$(sed -n 's/^1\.\.\([0-9]*\).*/\1/p' "$log" | head -1)
+    n=$((p + f))
+    if [ "$f" -eq 0 ] && { [ "$rc" -ne 0 ] || [ -z "$plan" ] || [ "$n" -ne "$plan" ]; }; then
+        f=1
+        echo "DIED  $t: exit $rc after $n of ${plan:-?} tests"
+    fi
+    pass=$((pass + p - s)) fail=$((fail + f)) skip=$((skip + s))
+    printf '%-44s %4d passed %3d failed %3d skipped\n' "$t" $((p - s)) "$f" "$s"
+    if [ "$f" -ne 0 ]; then
+        grep -A12 '^not ok' "$log"
+        tail -40 "$log.err"
+    fi
+    [ "$s" -eq 0 ] || grep -iE '# *skip' "$log" "$log.err" | sed 's/^/    /'
+    rm -f "$log.err"
+done
+echo "$pass passed, $fail failed, $skip skipped"
+[ "$fail" -eq 0 ]
