@@ -1,0 +1,195 @@
+/* mc.h - mascon as a library: an engine that turns prompts of token ids into tokens.
+ *
+ * An engine is an instance: a model on its backend, a KV pool, a policy and one engine
+ * thread; nothing is global. THREAD: submit, cancel and status from any thread; open,
+ * start, stop and close from one. Everything passed to a call is copied or used only
+ * during it, unless said otherwise. */
+#ifndef MC_H
+#define MC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/err.h"
+#include "core/engine/policy.h"
+#include "core/mc_abi.h"
+#include "core/model/config.h"
+#include "core/model/tokenizer.h"
+#include "kernels/kernels.h"
+
+struct mc_engine;
+
+struct mc_engine_opts {
+    const char *model;    /* directory or .gguf */
+    const char *backend;  /* "cpu" (default) or "ref" */
+    const char *cpu;      /* forces a body of the cpu backend, NULL: the best */
+    int threads;          /* of the cpu backend, 0: one a core */
+    const char *kv;       /* "auto", "f32", "bf16", "fp8" */
+    uint64_t kv_bytes;    /* KV pool, 0: enough for max_seqs short contexts, see engine.c */
+    int32_t max_context;  /* tokens, 0: the model's, cut to what the pool holds */
+    int32_t max_seqs;     /* sequences running at once, 0: 64 */
+    int32_t max_waiting;  /* queued requests, 0: 1024 */
+    int32_t chunk;        /* tokens a step, 0: 256 */
+    bool sync;            /* no look-ahead: publish a step before the next is planned */
+    bool no_page_tags;
+};
+
+/* Loads everything; the engine thread does not run yet. */
+int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
+                   struct mc_err *err);
+/* Before start only. The policy must outlive the engine. */
+void mc_engine_set_policy(struct mc_engine *e, const struct mc_policy *p);
+int mc_engine_start(struct mc_engine *e, struct mc_err *err);
+/* Ends every sequence with MC_EDRAIN and joins the thread. */
+void mc_engine_stop(struct mc_engine *e);
+void mc_engine_close(struct mc_engine *e);
+
+const struct mc_config *mc_engine_config(const struct mc_engine *e);
+const struct mc_tok *mc_engine_tok(const struct mc_engine *e);
+
+/* ---- sequences ------------------------------------------------------------------------ */
+
+struct mc_handle {
+    uint32_t seq, gen; /* seq 0 is never a sequence */
+};
+
+enum mc_finish {
+    MC_FINISH_STOP = 1,   /* a stop id */
+    MC_FINISH_LENGTH = 2, /* limit, or the context is full */
+    MC_FINISH_CANCEL = 3,
+    MC_FINISH_ERROR = 4,
+};
+
+struct mc_token {
+    int32_t id;
+    float logprob; /* natural log, raw logits; 0 unless asked for */
+    int32_t n_top;
+    int32_t top_id[MC_TOP];
+    float top_logprob[MC_TOP];
+};
+
+struct mc_usage {
+    int32_t n_prompt, n_cached, n_gen;
+    double t_arrive, t_start, t_first, t_end; /* CLOCK_MONOTONIC seconds, 0: never */
+};
+
+struct mc_end {
+    enum mc_finish finish;
+    int32_t stop_id; /* the id that stopped it, else -1; it is not delivered as a token */
+    struct mc_usage usage;
+    struct mc_err err;   /* CANCEL, ERROR */
+    uint32_t generation; /* policy generation that served the last step */
+};
+
+/* Where a sequence's tokens go. Called on the engine thread, in order; must not block, and
+ * may be called before mc_engine_submit has returned. end is called exactly once, last. */
+struct mc_sink {
+    void (*token)(void *ctx, const struct mc_token *t);
+    void (*end)(void *ctx, const struct mc_end *e);
+    void *ctx;
+};
+
+struct mc_request {
+    const int32_t *ids;
+    int32_t n_ids;
+    int32_t limit; /* tokens to generate at most; 0: prefill only; -1: as room allows */
+    struct mc_params want;
+    bool seeded;
+    uint64_t seed; /* unseeded: random */
+    const struct mc_bias *bias;
+    int32_t n_bias;
+    const int32_t *stop_ids;
+    int32_t n_stop; /* besides the model's own */
+    bool ignore_eos;
+    int32_t n_top;  /* top logprobs a token, 0..MC_TOP; -1: none */
+    uint32_t lane, tenant;
+    int32_t priority;
+    double deadline;  /* CLOCK_MONOTONIC seconds, 0: none */
+    char name[64];    /* request id for logs, seqs and cancel */
+    struct mc_sink sink;
+};
+
+/* Checks everything first (ids in range, room in the pool, limits) and names the field at
+ * fault; after 0 the sink's end will be called. */
+int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_handle *out,
+                     struct mc_err *err);
+/* Asks for the end of a sequence: its sink gets CANCEL with this text, unless it ends
+ * first. A stale handle is not an error. */
+void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why);
+
+/* ---- looking in ----------------------------------------------------------------------- */
+
+struct mc_engine_status {
+    bool running, failed;
+    struct mc_err fail;  /* failed: why */
+    char backend[80], kv[16];
+    uint64_t weight_bytes;
+    int32_t n_waiting, n_running, n_paused;
+    int32_t p_total, p_free, p_held, p_cached, p_pending;
+    int32_t max_context, max_seqs, kv_tokens;
+    uint32_t generation;
+    double steps;
+};
+void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out);
+
+/* One line a live sequence; returns how many there are, writes at most cap. */
+struct mc_seq_info {
+    struct mc_handle h;
+    char name[64];
+    enum mc_seq_state state;
+    uint32_t lane, tenant;
+    int32_t n_prompt, n_gen;
+    double age;
+};
+int mc_engine_seqs(struct mc_engine *e, struct mc_seq_info *out, int cap);
+
+/* Counters and histograms since start, for /metrics. Monotonic; read without a lock. */
+#define MC_COUNTERS(X)                                                              \
+    X(steps_total, "steps run")                                                     \
+    X(prompt_tokens_total, "prompt tokens run through the model")                   \
+    X(generation_tokens_total, "tokens generated")                                  \
+    X(prompt_tokens_cached_total, "prompt tokens found in the prefix cache")        \
+    X(weight_bytes_read_total, "weight bytes read by the steps' forward passes")    \
+    X(num_preemptions_total, "sequences that gave up their pages")                  \
+    X(requests_stop_total, "requests that ended at a stop")                         \
+    X(requests_length_total, "requests that ended at their limit")                  \
+    X(requests_cancel_total, "requests cancelled")                                  \
+    X(requests_error_total, "requests that ended with an error")                    \
+    X(idle_by_policy_total, "steps that a valid plan left empty while work waited") \
+    X(plan_fallback_total, "plans made by the built-in policy after a failure")     \
+    X(plan_trimmed_total, "plan items refused by the engine's check")               \
+    X(bad_rows_total, "rows whose logits were not finite")                          \
+    X(page_tag_mismatch_total, "sequences stopped because a page was not theirs")
+enum mc_counter {
+#define X(name, help) MC_C_##name,
+    MC_COUNTERS(X)
+#undef X
+    MC_N_COUNTER
+};
+double mc_engine_counter(const struct mc_engine *e, enum mc_counter c);
+
+/* Histogram buckets: upper bounds in seconds, the last is +Inf. */
+enum { MC_N_BUCKET = 16 };
+struct mc_histogram {
+    double sum;
+    double count[MC_N_BUCKET]; /* not cumulative */
+};
+extern const double mc_bucket_le[MC_N_BUCKET - 1];
+#define MC_HISTOGRAMS(X)                                            \
+    X(time_to_first_token_seconds, "from arrival to first token")  \
+    X(inter_token_latency_seconds, "between tokens of a sequence") \
+    X(e2e_request_latency_seconds, "from arrival to end")          \
+    X(request_queue_time_seconds, "from arrival to first step")    \
+    X(step_seconds, "one step on the device")                      \
+    X(plan_seconds, "the plan hook")
+enum mc_hist_id {
+#define X(name, help) MC_H_##name,
+    MC_HISTOGRAMS(X)
+#undef X
+    MC_N_HIST
+};
+void mc_engine_histogram(const struct mc_engine *e, enum mc_hist_id h,
+                         struct mc_histogram *out);
+
+#endif
