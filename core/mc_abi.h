@@ -9,11 +9,10 @@
  *
  * THREAD: a block belongs to the engine thread; times are seconds on view.now's clock,
  * 0 = not yet. */
-#ifndef MC_CDEF
 #ifndef MC_ABI_H
 #define MC_ABI_H
+#ifndef MC_CDEF
 #include <stdint.h>
-#endif
 #endif
 
 enum { MC_ABI = 1, MC_PLAN_CAP = 1024, MC_CAND_CAP = 64, MC_N_USER = 4, MC_N_STATE = 16 };
@@ -142,4 +141,5 @@ struct mc_params {
 #define MC_ABI_SIZES(X) \
     X(mc_row) X(mc_party) X(mc_cost) X(mc_step_view) X(mc_item) X(mc_plan) X(mc_cands) \
     X(mc_pick_seq) X(mc_params)
+#endif
 #endif

@@ -1,0 +1,87 @@
+/* http.h - HTTP connections as requests and responses; libmicrohttpd stays behind it.
+ *
+ * The server's threads move bytes only. A whole, checked request (method, path, headers,
+ * body within its limit) is handed to mc_edge_ops.request, which answers at any later time
+ * from any thread through mc_res_*. Meanwhile the connection is suspended and its socket
+ * watched, so that a client that hangs up is noticed at once (edge ops `gone`).
+ * /health, /ready and /metrics are answered in C, whatever the edge does.
+ * OWNS a request until both the client and the edge are done with it: the edge calls
+ * mc_req_done exactly once. */
+#ifndef MC_SERVE_HTTP_H
+#define MC_SERVE_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/err.h"
+
+struct mc_http;
+struct mc_req;
+
+struct mc_edge_ops {
+    /* HTTP thread; must not block. The edge owns one reference until mc_req_done. A
+     * negative return answers with that error. */
+    int (*request)(void *self, struct mc_req *r, struct mc_err *err);
+    /* The client is gone: what it asked for can be dropped. At most once, before done. Any
+     * thread; must not block. */
+    void (*gone)(void *self, struct mc_req *r);
+};
+
+struct mc_http_opts {
+    const char *host; /* "127.0.0.1" */
+    uint16_t port;    /* 0: any, see mc_http_port */
+    size_t max_body;  /* bytes; more is 413 */
+    int max_conns, max_conns_ip;
+    int header_timeout_s, body_timeout_s, idle_timeout_s;
+    const struct mc_edge_ops *edge; /* may be set later: until then 503 loading */
+    void *edge_self;
+    /* Writes the body of /metrics; returns bytes, or more than cap when it does not fit. */
+    size_t (*metrics)(void *self, char *buf, size_t cap);
+    /* 0 ok, 1 degraded, an MC_E code when failed; for /health. */
+    int (*health)(void *self);
+    /* 0 when ready, else the code and text for the 503. */
+    int (*ready)(void *self, struct mc_err *err);
+    void *self;
+};
+
+int mc_http_open(const struct mc_http_opts *o, struct mc_http **out, struct mc_err *err);
+void mc_http_set_edge(struct mc_http *h, const struct mc_edge_ops *ops, void *self);
+uint16_t mc_http_port(const struct mc_http *h);
+/* Stops accepting; open requests go on. */
+void mc_http_drain(struct mc_http *h);
+int mc_http_open_requests(const struct mc_http *h);
+void mc_http_close(struct mc_http *h);
+
+/* ---- a request: any thread; strings are borrowed until mc_req_done --------------------- */
+
+const char *mc_req_method(const struct mc_req *r);
+const char *mc_req_path(const struct mc_req *r);                    /* decoded, no query */
+const char *mc_req_query(const struct mc_req *r, const char *key);  /* NULL: absent */
+const char *mc_req_header(const struct mc_req *r, const char *key); /* case-insensitive */
+const char *mc_req_body(const struct mc_req *r, size_t *n);
+const char *mc_req_id(const struct mc_req *r); /* x-request-id, the client's or ours */
+bool mc_req_is_gone(const struct mc_req *r);
+void mc_req_each_query(const struct mc_req *r, void (*fn)(void *, const char *, const char *),
+                       void *ctx);
+void mc_req_each_header(const struct mc_req *r, void (*fn)(void *, const char *, const char *),
+                        void *ctx);
+/* A slot for the edge's own pointer. */
+void *mc_req_user(const struct mc_req *r);
+void mc_req_set_user(struct mc_req *r, void *user);
+void mc_req_done(struct mc_req *r);
+
+/* ---- the response: one of send, error, or begin + write* + end ------------------------- */
+
+int mc_res_header(struct mc_req *r, const char *key, const char *value); /* before the body */
+int mc_res_send(struct mc_req *r, int status, const char *type, const void *body, size_t n);
+/* The error in the OpenAI shape {"error":{message,type,param,code}} with its status and,
+ * for 429 and 503, retry-after. */
+int mc_res_error(struct mc_req *r, const struct mc_err *err);
+int mc_res_begin(struct mc_req *r, int status, const char *type);
+/* Appends; MC_ECANCEL when the client is gone, MC_EAGAIN when over 1 MiB waits unread. */
+int mc_res_write(struct mc_req *r, const void *data, size_t n);
+int mc_res_end(struct mc_req *r);
+bool mc_res_started(const struct mc_req *r); /* send, error or begin was called */
+
+#endif
