@@ -47,9 +47,11 @@ struct mc_row {
     float slo_token, n_guess; /* seconds a token wanted; predicted tokens to come */
     int32_t n_prompt, n_gen, n_max, n_ctx;
     int32_t n_ahead; /* at most this many tokens are in flight */
-    int32_t n_left, n_hit, n_hit_soon; /* prompt tokens to run; reusable now; soon */
+    int32_t n_left, n_hit, n_hit_soon; /* prompt tokens to run, reusable ones not counted;
+                                          reusable now; after rows now prefilling them */
     int32_t p_held, p_own, p_host, p_step; /* pages: held; freed by a preemption; in host
-                                              memory; needed by the next step */
+                                              memory; needed by the next decode step, or
+                                              by a paused row to come back */
     int32_t n_draft, n_draft_max;
     float accept, us_swap, us_redo;
     float pad2_;

@@ -8,25 +8,39 @@
 #ifndef MC_ENGINE_POLICY_H
 #define MC_ENGINE_POLICY_H
 
+#include <stdbool.h>
+
 #include "core/base/err.h"
 #include "core/mc_abi.h"
 
 struct mc_policy_ops {
-    /* Fills plan->item. The view is the engine's block; an implementation that shows it to
-     * scripts copies it first. */
-    int (*plan)(void *self, const struct mc_step_view *view, struct mc_plan *plan,
+    /* Fills plan->item, each row at most once. The caller has set abi, epoch, cap and the
+     * budget: tok_left, row_left and page_left, which fall with each grant. The view is the
+     * engine's block: an implementation that shows it to scripts copies it first, and may
+     * change nothing in it but user[] of rows, lanes and tenants.
+     *
+     *   RUN   n tokens: of a DECODE row 1 (and draft more), of a WAITING or PREFILL row the
+     *         next n of n_left; takes one row, n tokens, and p_step pages (decode) or
+     *         mc_row_prompt_pages (prompt)
+     *   BACK  a PAUSED row comes back: takes one row and p_step pages
+     *   SWAP, DROP  a running row is preempted
+     *   HOLD  a note: it does not run, and why;  FAIL  the request ends with code n
+     *
+     * The engine checks each item again and trims what does not hold. */
+    int (*plan)(void *self, struct mc_step_view *view, struct mc_plan *plan,
                 struct mc_err *err);
     /* Called before plan when decode growth can't be met: need pages; answers with SWAP or
      * DROP items. */
-    int (*evict)(void *self, const struct mc_step_view *view, int32_t need,
-                 struct mc_plan *plan, struct mc_err *err);
+    int (*evict)(void *self, struct mc_step_view *view, int32_t need, struct mc_plan *plan,
+                 struct mc_err *err);
     /* 0 to admit, or a negative code to refuse the request with. */
     int (*admit)(void *self, const struct mc_row *row, struct mc_err *err);
-    /* Once a sequence: from what the client wants to what is sampled with. */
-    int (*chain)(void *self, const struct mc_pick_seq *seq, const struct mc_params *want,
+    /* Once a sequence: from what the client wants to what is sampled with. seq->state may
+     * be changed, here and in pick. */
+    int (*chain)(void *self, struct mc_pick_seq *seq, const struct mc_params *want,
                  struct mc_params *out, struct mc_err *err);
     /* Once a token, when chain set MC_PARAM_PICK: *id = a token, or -1 for the device's
-     * own. seq->state may be changed. */
+     * own. */
     int (*pick)(void *self, const struct mc_cands *c, struct mc_pick_seq *seq, int32_t *id,
                 struct mc_err *err);
     /* Between two steps: an implementation may switch to a new generation here. */
@@ -62,6 +76,28 @@ static inline const struct mc_party *mc_view_lane(const struct mc_step_view *v, 
 static inline const int32_t *mc_view_order(const struct mc_step_view *v, int32_t order)
 {
     return (const int32_t *)((const char *)v + v->off_order) + order * v->n_row;
+}
+
+/* Index of the i-th row in an order; rows as they lie when the view has no such order. */
+static inline int32_t mc_view_ordered(const struct mc_step_view *v, int32_t order, int32_t i)
+{
+    return order < v->n_order ? mc_view_order(v, order)[i] : i;
+}
+
+static inline bool mc_row_runs(const struct mc_row *r)
+{
+    return r->state == MC_STATE_PREFILL || r->state == MC_STATE_DECODE;
+}
+
+/* Pages that a row takes when its next n prompt tokens run: up to the end of those, with
+ * the prefix that it would reuse counted as taken (its pages may be evictable ones). */
+static inline int32_t mc_row_prompt_pages(const struct mc_step_view *v,
+                                          const struct mc_row *r, int32_t n)
+{
+    int32_t end = r->n_ctx + r->n_hit + n;
+    int32_t pages = (end + v->p_tokens - 1) / v->p_tokens - r->p_held;
+
+    return pages > 0 ? pages : 0;
 }
 
 #endif
