@@ -109,10 +109,12 @@ struct mc_w {
 enum mc_act_layout {
     MC_A_F32,  /* x f32 [T,k] */
     MC_A_BF16, /* x bf16 [T,k] */
-    MC_A_I8,   /* x int8 [T,k], s f32 [T,k/32] scale a block of 32 columns: amax/127, round
-                  to nearest even; bf: f32 [T,k/32] sums of q*scale, for offsets */
+    MC_A_I8,   /* x int8 [T,k], s f32 [T,k/32] scale a block of 32 columns: amax/127; q is
+                  x*(127/amax) rounded to nearest even; a block that holds a NaN or an
+                  infinity gets a scale that is not finite; bf: f32 [T,k/32], the
+                  scale times the sum of the block's q, for offsets */
     MC_A_I16,  /* the same with 16-bit values: amax/32767 */
-    MC_A_E4M3, /* x e4m3 [T,k], s f32 [T,k/128] */
+    MC_A_E4M3, /* x e4m3 [T,k], s f32 [T,ceil k/128]: amax/448; q is x/s, cast as in a page */
     MC_N_ACT,
 };
 
@@ -146,10 +148,19 @@ enum { MC_LIVE_ROWS, MC_LIVE_DECODE, MC_LIVE_SEQS, MC_LIVE_OUT };
  * page: address = base + page*page_stride + layer*layer_stride. */
 enum mc_kv_layout { MC_KV_F32, MC_KV_BF16, MC_KV_FP8, MC_N_KV };
 
+/* Bytes of one layer of one page; at least layer_stride, n_layer of them page_stride. */
+static inline int64_t mc_kv_layer_bytes(uint16_t layout, int32_t hk, int32_t d)
+{
+    int64_t each = layout == MC_KV_F32 ? 4 * d : layout == MC_KV_BF16 ? 2 * d : d + 4;
+
+    return 2 * (int64_t)hk * MC_PAGE * each;
+}
+
 struct mc_kv {
     uint8_t *base;
     int64_t page_stride, layer_stride; /* bytes */
-    const float *k_scale, *v_scale;    /* checkpoint's static scales, or NULL: dynamic */
+    const float *k_scale, *v_scale;    /* [n_layer] static scales, or NULL: dynamic; written
+                                          into the page either way, readers look there */
     int32_t *table;                    /* [n_slot][pitch] physical page of each block */
     uint32_t *want_tag;                /* [n_slot][pitch] tag that the sequence expects */
     uint32_t *tag;                     /* [n_page] tag that the page carries */
@@ -183,8 +194,12 @@ struct mc_slot {
     int32_t tok;   /* last token */
     int32_t pos;   /* position that tok will take */
     int32_t n_gen; /* tokens generated */
-    uint32_t bad;  /* a page was no longer its own (page_check), or NaN logits */
+    uint32_t bad;  /* MC_BAD_...: nothing of it is published or written to a page */
     struct mc_samp samp;
+};
+enum {
+    MC_BAD_PAGE = 1,   /* a page was no longer its own (page_check) */
+    MC_BAD_LOGITS = 2, /* NaN, +inf or nothing but -inf (sample) */
 };
 
 /* One change to device state, made by table_apply in list order. */
@@ -196,6 +211,7 @@ enum {
     MC_DELTA_PAGE, /* table[slot][at] = value, want_tag = tag */
     MC_DELTA_SLOT, /* slot = slots_in[value]; its counts are cleared */
     MC_DELTA_SEEN, /* prompt token `value` counts for repetition in slot */
+    MC_DELTA_GEN,  /* token `value` was generated before (a resumed sequence): counts */
     MC_DELTA_BIAS, /* bias[slot][at] = {value, tag as f32 bits} */
     MC_DELTA_TOK,  /* the host overrides the slot's last token (a Lua pick): counts move */
 };
@@ -207,14 +223,15 @@ struct mc_bias {
 
 /* What comes back to the host for one sampled row. */
 struct mc_out {
-    int32_t slot, tok; /* tok -1: the row's logits were bad */
+    int32_t slot, tok; /* tok -1: the row was bad, see bad */
+    uint32_t bad;      /* MC_BAD_...; the fields below are 0 then */
     int32_t pos;       /* position that tok takes */
     float logprob;     /* of tok, raw logits */
     float raw_lse;
     int32_t n_top, n_cand;
     float rest, lse; /* probability mass not among the candidates; of processed logits */
     int32_t top_id[MC_TOP];
-    float top_logprob[MC_TOP]; /* raw logits */
+    float top_logprob[MC_TOP]; /* raw logits; only finite ones are listed */
     int32_t cand_id[MC_CANDS];
     float cand_p[MC_CANDS], cand_logit[MC_CANDS];
 };
@@ -281,7 +298,7 @@ struct mc_page_copy_p {
 };
 
 /* page_check: slot.bad |= 1 where a page of a sequence of this step carries another tag
- * than want_tag. */
+ * than want_tag, or is none. */
 struct mc_page_check_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -316,8 +333,8 @@ struct mc_embed_p {
 
 /* join: all-reduce, residual add, RMSNorm and quantisation in one.
  * res = (first ? 0 : res) + sum over ranks of x; norm = res * rsqrt(mean(res^2) + eps) * w;
- * act gets norm in its layout; norm_out (if not NULL) gets it in the row type. w NULL: the
- * residual only. Rounding: sums and norm in f32; res stored in the row type. */
+ * act (if x is not NULL) gets norm in its layout; norm_out (if not NULL) gets it in the row
+ * type. w NULL: the residual only. Rounding: sums and norm in f32; res stored in the row type. */
 struct mc_join_p {
     struct mc_rows rows;
     const void *x; /* [T,H] partial, row type */
@@ -367,11 +384,12 @@ struct mc_quant_p {
 /* gqa_prep: q/k norm (if given), rope, KV write. q [T,h,d] is rotated in place; k and v
  * [T,hk,d] go to the page of their position, cast by the cache's layout: bf16 by round to
  * nearest even; fp8 e4m3 after dividing by the token's scale amax/448 (or the static
- * scale), clamped to +-448, round to nearest even. Rows of a sequence marked bad write
- * nothing. */
+ * scale), clamped to +-448, round to nearest even. The rope angle is the f32 product
+ * pos * inv_freq. Rows of a sequence marked bad write nothing. */
 struct mc_gqa_prep_p {
     struct mc_rows rows;
     struct mc_kv kv;
+    const struct mc_slot *slots;
     int32_t layer, h;
     void *q, *k, *v;            /* row type */
     const float *q_norm, *k_norm; /* [d] or NULL */
@@ -381,9 +399,10 @@ struct mc_gqa_prep_p {
 
 /* gqa_attn: for each row and head, softmax(scale q.k) v over positions <= its own (and
  * > pos - window when window > 0), from the cache, in splits of MC_SPLIT absolute
- * positions. o [T][n_part][h][d] f32 unnormalised, ml [T][n_part][h][2] {max, sum}; decode
- * rows leave one part a split, prefill rows fold theirs into part 0. Probabilities stay
- * f32. n_part = parts of the longest context, a capacity. */
+ * positions. o [parts][h][d] f32 unnormalised, ml [parts][h][2] {max, sum}, a row's parts
+ * beginning at mc_part_row(); decode rows leave part i for split i ({-inf, 0} where the
+ * window is past it), prefill rows fold theirs into part 0. Probabilities stay f32. n_part
+ * = parts of the longest context, a capacity. A row of a bad sequence leaves {-inf, 0}. */
 struct mc_gqa_attn_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -396,7 +415,15 @@ struct mc_gqa_attn_p {
     const void *plan;
 };
 
-/* attn_merge: folds parts left to right, normalises, writes act ([T, h*d]). */
+/* The first part of row t: rows below cap_decode have n_part of them, later ones one. */
+static inline int64_t mc_part_row(int32_t t, int32_t cap_decode, int32_t n_part)
+{
+    return t < cap_decode ? (int64_t)t * n_part
+                          : (int64_t)cap_decode * n_part + (t - cap_decode);
+}
+
+/* attn_merge: folds parts left to right (decode rows: 0..pos/MC_SPLIT, prefill rows: part
+ * 0), normalises, writes act ([T, h*d]); zeros where no position was seen. */
 struct mc_attn_merge_p {
     struct mc_rows rows;
     int32_t h, d, n_part, cap_decode;
@@ -414,12 +441,12 @@ struct mc_gather_rows_p {
 
 /* chain: in place over logits f32 [R,V]: foreign and padding ids to -inf, logit_bias, bans,
  * then repetition (prompt and output), presence and frequency (output) penalties, then
- * division by temperature. raw_lse is taken first, over the real vocabulary. A row with a
- * NaN gets max = NaN. */
+ * division by temperature (not for a greedy row). raw_lse is taken first, over the real
+ * vocabulary. A row with a NaN or +inf gets max = NaN. */
 struct mc_chain_p {
     struct mc_rows rows;
     float *logits;     /* [R, pitch] */
-    float *raw;        /* [R, pitch]: a copy made before any change */
+    float *raw; /* [R, pitch]: a copy of the real vocabulary, made before any change */
     int32_t vocab, n_real, pitch; /* ids >= n_real are padding */
     const struct mc_slot *slots;
     const uint16_t *counts;
@@ -431,8 +458,9 @@ struct mc_chain_p {
 };
 
 /* sample: one token a row, exact over the whole vocabulary: top_k, top_p (renormalised),
- * min_p, then the draw: philox4x32-10 keyed by the slot's seed at counter {position, 0}.
- * Greedy: the largest processed logit, lowest id on ties. Fills out[R]. */
+ * min_p, then the draw: philox4x32-10 keyed by the slot's seed at counter {out.pos, 0, 0,
+ * 0}; ids in rising order. Greedy: the largest processed logit, lowest id on ties. Fills
+ * out[R]. */
 struct mc_sample_p {
     struct mc_rows rows;
     const float *logits, *raw;
