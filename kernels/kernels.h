@@ -399,22 +399,16 @@ struct mc_gqa_prep_p {
 
 /* gqa_attn: for each row and head, softmax(scale q.k) v over positions <= its own (and
  * > pos - window when window > 0), from the cache, in splits of MC_SPLIT absolute
- * positions. o [part][h][d] f32 unnormalised, ml [part][h][2] {max, sum}. Row t's first
- * part is mc_part_of(t): decode rows (t < live decode rows) leave one part a split, split i
- * at part first+i; prefill rows fold theirs left to right into their first part.
- * Probabilities stay f32. n_part = splits of the longest context, a capacity. */
-static inline int64_t mc_part_of(int32_t t, int32_t cap_decode, int32_t n_part)
-{
-    return t < cap_decode ? (int64_t)t * n_part
-                          : (int64_t)cap_decode * n_part + (t - cap_decode);
-}
-
+ * positions. o [parts][h][d] f32 unnormalised, ml [parts][h][2] {max, sum}, a row's parts
+ * beginning at mc_part_row(); decode rows leave part i for split i ({-inf, 0} where the
+ * window is past it), prefill rows fold theirs into part 0. Probabilities stay f32. n_part
+ * = parts of the longest context, a capacity. A row of a bad sequence leaves {-inf, 0}. */
 struct mc_gqa_attn_p {
     struct mc_rows rows;
     struct mc_kv kv;
     const struct mc_slot *slots;
     int32_t layer, h, n_part, window;
-    int32_t cap_decode; /* rows that have room for n_part parts; later rows for one */
+    int32_t cap_decode; /* rows that have n_part parts; later rows have one */
     float scale;
     const void *q;
     float *o, *ml;
