@@ -529,6 +529,8 @@ struct mc_backend {
     void (*release)(struct mc_backend *b, void *p, size_t bytes);
     void *(*host_alloc)(struct mc_backend *b, size_t bytes); /* staging, zeroed */
     void (*host_release)(struct mc_backend *b, void *p, size_t bytes);
+    /* A blocking copy of host bytes to device memory, for boot. */
+    int (*upload)(struct mc_backend *b, void *dst, const void *src, size_t bytes);
 
     int (*stream_new)(struct mc_backend *b, struct mc_stream **out);
     void (*stream_free)(struct mc_stream *s);
