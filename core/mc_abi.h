@@ -120,11 +120,16 @@ struct mc_cands {
     float p[64], logit[64];
 };
 
-/* What a sampler hook sees of a sequence. */
+/* What a sampler hook sees of a sequence; the engine keeps one for each, zeroed when the
+ * sequence starts and copied by a fork. */
 struct mc_pick_seq {
     uint32_t seq, gen;
     int32_t done; /* tokens generated */
     int32_t n_prompt;
+    uint32_t seed_lo, seed_hi; /* of the sequence's own draws */
+    uint32_t layout;           /* which declaration state[] follows; the policy's to set */
+    int32_t n_tail;
+    int32_t tail[32]; /* the last n_tail generated tokens, newest last */
     double state[16]; /* declared slots, by position */
 };
 
@@ -133,7 +138,7 @@ struct mc_params {
     double temperature, top_p, min_p, repetition_penalty, presence_penalty,
         frequency_penalty;
     int32_t top_k, keep; /* keep: candidates for pick */
-    int32_t ban[2];      /* handles of vocabulary sets, -1 = none */
+    int32_t ban[2];      /* handles of vocabulary sets (policy.h), -1 = none */
     int32_t min_tokens;
     uint32_t flags;
 };

@@ -43,6 +43,10 @@ struct mc_policy_ops {
      * own. */
     int (*pick)(void *self, const struct mc_cands *c, struct mc_pick_seq *seq, int32_t *id,
                 struct mc_err *err);
+    /* The vocabulary set that a chain's ban[] names: a bit for each of *n token ids, lowest
+     * bit of word 0 first. Valid and constant as long as the policy lives; NULL for a handle
+     * that was never given out. */
+    const uint32_t *(*vocab_set)(void *self, int32_t handle, int32_t *n);
     /* Between two steps: an implementation may switch to a new generation here. */
     void (*step_end)(void *self);
     /* The text of a why index for `mascon why`, or NULL. */
