@@ -23,16 +23,18 @@ struct mc_edge_ops {
     /* HTTP thread; must not block. The edge owns one reference until mc_req_done. A
      * negative return answers with that error. */
     int (*request)(void *self, struct mc_req *r, struct mc_err *err);
-    /* The client is gone: what it asked for can be dropped. At most once, before done. Any
-     * thread; must not block. */
+    /* The client is gone: what it asked for can be dropped. At most once, after `request`
+     * returned and before done (which may be called in it). Any thread; must not block. */
     void (*gone)(void *self, struct mc_req *r);
 };
 
 struct mc_http_opts {
-    const char *host; /* "127.0.0.1" */
+    const char *host; /* name or address, NULL: 127.0.0.1 */
     uint16_t port;    /* 0: any, see mc_http_port */
-    size_t max_body;  /* bytes; more is 413 */
-    int max_conns, max_conns_ip;
+    size_t max_body;  /* bytes, more is 413; 0: 32 MiB */
+    int max_conns, max_conns_ip; /* 0: 8192 and 4096 */
+    /* Whole header; between two reads of a body, which also has to keep up 1 KiB/s; between
+     * requests, and a client that does not read. 0: 30, 30 and 75. */
     int header_timeout_s, body_timeout_s, idle_timeout_s;
     const struct mc_edge_ops *edge; /* may be set later: until then 503 loading */
     void *edge_self;
@@ -45,12 +47,20 @@ struct mc_http_opts {
     void *self;
 };
 
+/* Raises RLIMIT_NOFILE's soft limit to the hard one; returns the limit. Call it once at
+ * start, before mc_http_open. */
+long mc_http_raise_nofile(void);
+
+/* A port in use is MC_EEXIST, and the text names who holds it when that can be seen. */
 int mc_http_open(const struct mc_http_opts *o, struct mc_http **out, struct mc_err *err);
 void mc_http_set_edge(struct mc_http *h, const struct mc_edge_ops *ops, void *self);
 uint16_t mc_http_port(const struct mc_http *h);
-/* Stops accepting; open requests go on. */
+/* From now on requests are answered 503 "draining" in C; open ones go on, and probes and
+ * metrics still answer. */
 void mc_http_drain(struct mc_http *h);
-int mc_http_open_requests(const struct mc_http *h);
+int mc_http_open_requests(const struct mc_http *h); /* that the edge has not finished */
+/* Ends every connection; `gone` is called for requests that are still open. They stay
+ * valid until their mc_req_done. */
 void mc_http_close(struct mc_http *h);
 
 /* ---- a request: any thread; strings are borrowed until mc_req_done --------------------- */
