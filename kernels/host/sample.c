@@ -1,0 +1,298 @@
+/* sample.c - one token a row, drawn exactly over the whole vocabulary.
+ *
+ * What may be drawn is a set "key <= cut and weight >= min_p", weights exp(x - max); a draw
+ * walks it in rising ids until the weights pass u times their sum. Sets of at most MC_LIST
+ * ids are walked as a list, wider ones in the row. Which way is taken depends on the row's
+ * own values only, so a draw does not depend on the batch.
+ * Owns nothing; bodies run on a stream's threads. scratch: f32 [R][blocks of a row]. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/host/host.h"
+#include "kernels/host/philox.h"
+#include "kernels/host/vocab.h"
+
+enum { FIRST_LIST = 256 }; /* a nucleus is looked for among so many first */
+
+struct row {
+    const float *x;   /* processed logits */
+    int32_t n;        /* real vocabulary */
+    float max;
+    float *block;     /* scratch: a value a block */
+    double u;
+};
+
+static float weight(const struct row *w, int32_t id)
+{
+    return mc_vocab_exp(w->x[id] - w->max);
+}
+
+/* ---- draws --------------------------------------------------------------------------- */
+
+/* Over everything: sums of blocks, then one block. */
+static int32_t draw_all(const struct row *w)
+{
+    int32_t nb = mc_vblocks(w->n), b, i, end, tok = -1;
+    double sum = 0, at;
+
+    mc_vocab_block_expsum(w->x, w->n, w->max, w->block);
+    for (b = 0; b < nb; b++)
+        sum += w->block[b];
+    at = w->u * sum;
+    sum = 0;
+    for (b = 0; b < nb - 1 && sum + w->block[b] <= at; b++)
+        sum += w->block[b];
+    /* A block's f32 sum may round above its parts' total: then the walk goes on. */
+    for (i = b * MC_VBLOCK, end = w->n; i < end; i++) {
+        float p = weight(w, i);
+
+        if (p == 0)
+            continue;
+        tok = i;
+        sum += p;
+        if (sum > at)
+            break;
+    }
+    return tok;
+}
+
+/* Over ids with key <= cut and weight >= min_p. */
+static int32_t draw_wide(const struct row *w, uint64_t cut, float min_p)
+{
+    double sum = 0, at = 0;
+    int32_t i, pass, tok = -1;
+
+    for (pass = 0; pass < 2; pass++) {
+        at = w->u * sum;
+        sum = 0;
+        for (i = 0; i < w->n; i++) {
+            float p;
+
+            if (mc_key(w->x[i], i) > cut)
+                continue;
+            p = weight(w, i);
+            if (p < min_p || p == 0)
+                continue;
+            sum += p;
+            tok = i;
+            if (pass == 1 && sum > at)
+                return tok;
+        }
+    }
+    return tok;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    int32_t x = mc_key_id(*(const uint64_t *)a), y = mc_key_id(*(const uint64_t *)b);
+
+    return (x > y) - (x < y);
+}
+
+/* Over the first n of a list. */
+static int32_t draw_list(const struct row *w, uint64_t *keys, int32_t n)
+{
+    double sum = 0, at;
+    int32_t i;
+
+    qsort(keys, (size_t)n, sizeof keys[0], by_id);
+    for (i = 0; i < n; i++)
+        sum += weight(w, mc_key_id(keys[i]));
+    at = w->u * sum;
+    sum = 0;
+    for (i = 0; i < n - 1; i++) {
+        sum += weight(w, mc_key_id(keys[i]));
+        if (sum > at)
+            break;
+    }
+    return mc_key_id(keys[i]);
+}
+
+/* ---- what may be drawn --------------------------------------------------------------- */
+
+/* How many of the list's first reach mass; n + 1 when all don't. */
+static int32_t nucleus(const struct row *w, const uint64_t *keys, int32_t n, double mass)
+{
+    double sum = 0;
+    int32_t i;
+
+    for (i = 0; i < n; i++) {
+        sum += weight(w, mc_key_id(keys[i]));
+        if (sum >= mass)
+            return i + 1;
+    }
+    return n + 1;
+}
+
+static double mass_of(const struct row *w, const uint64_t *keys, int32_t n)
+{
+    double sum = 0;
+    int32_t i;
+
+    for (i = 0; i < n; i++)
+        sum += weight(w, mc_key_id(keys[i]));
+    return sum;
+}
+
+static double mass_to(const struct row *w, uint64_t cut)
+{
+    double sum = 0;
+    int32_t i, nb = mc_vblocks(w->n);
+
+    if (cut == UINT64_MAX) {
+        mc_vocab_block_expsum(w->x, w->n, w->max, w->block);
+        for (i = 0; i < nb; i++)
+            sum += w->block[i];
+        return sum;
+    }
+    for (i = 0; i < w->n; i++)
+        if (mc_key(w->x[i], i) <= cut)
+            sum += weight(w, i);
+    return sum;
+}
+
+/* top_k of a list's size: everything happens in the list. */
+static int32_t draw_top_k(const struct row *w, const struct mc_samp *s)
+{
+    uint64_t keys[MC_LIST];
+    int32_t n, m;
+
+    mc_vocab_block_max(w->x, w->n, w->block);
+    n = mc_vocab_top(w->x, w->n, s->top_k, w->block, keys);
+    if (s->top_p < 1) {
+        m = nucleus(w, keys, n, s->top_p * mass_of(w, keys, n));
+        n = m < n ? m : n;
+    }
+    while (n > 1 && weight(w, mc_key_id(keys[n - 1])) < s->min_p)
+        n--;
+    return draw_list(w, keys, n);
+}
+
+/* top_p, min_p, or a top_k beyond a list. */
+static int32_t draw_top_p(const struct row *w, const struct mc_samp *s)
+{
+    uint64_t keys[FIRST_LIST], cut = UINT64_MAX;
+    double mass;
+    int32_t n, m;
+
+    if (s->top_k > 0 && s->top_k < w->n)
+        cut = mc_vocab_cut(w->x, w->n, NAN, s->top_k, cut);
+    if (s->top_p < 1) {
+        mass = s->top_p * mass_to(w, cut);
+        mc_vocab_block_max(w->x, w->n, w->block);
+        n = mc_vocab_top(w->x, w->n, FIRST_LIST, w->block, keys);
+        m = nucleus(w, keys, n, mass);
+        if (m <= n) {
+            while (m > 1 && weight(w, mc_key_id(keys[m - 1])) < s->min_p)
+                m--;
+            return draw_list(w, keys, m);
+        }
+        cut = mc_vocab_cut(w->x, w->n, w->max, mass, cut);
+    }
+    return draw_wide(w, cut, s->min_p);
+}
+
+static int32_t draw(const struct row *w, const struct mc_samp *s)
+{
+    bool top_k = s->top_k > 0 && s->top_k < w->n;
+    int32_t i;
+
+    if (s->temperature < MC_GREEDY_BELOW || s->top_k == 1) {
+        for (i = 0; i < w->n - 1 && w->x[i] != w->max; i++)
+            ;
+        return i;
+    }
+    if (top_k && s->top_k <= MC_LIST)
+        return draw_top_k(w, s);
+    if (top_k || s->top_p < 1 || s->min_p > 0)
+        return draw_top_p(w, s);
+    return draw_all(w);
+}
+
+/* ---- what the host sees -------------------------------------------------------------- */
+
+static void list_top(const struct row *w, const float *raw, float raw_lse, struct mc_out *out)
+{
+    uint64_t keys[MC_TOP];
+    int32_t i;
+
+    mc_vocab_block_max(raw, w->n, w->block);
+    out->n_top = mc_vocab_top(raw, w->n, MC_TOP, w->block, keys);
+    for (i = 0; i < out->n_top; i++) {
+        out->top_id[i] = mc_key_id(keys[i]);
+        out->top_logprob[i] = raw[out->top_id[i]] - raw_lse;
+    }
+}
+
+static void list_cands(const struct row *w, float lse, struct mc_out *out)
+{
+    uint64_t keys[MC_CANDS];
+    double rest = 1;
+    int32_t i;
+
+    mc_vocab_block_max(w->x, w->n, w->block);
+    out->n_cand = mc_vocab_top(w->x, w->n, MC_CANDS, w->block, keys);
+    for (i = 0; i < out->n_cand; i++) {
+        out->cand_id[i] = mc_key_id(keys[i]);
+        out->cand_logit[i] = w->x[out->cand_id[i]];
+        out->cand_p[i] = expf(out->cand_logit[i] - lse);
+        rest -= out->cand_p[i];
+    }
+    out->rest = rest > 0 ? (float)rest : 0;
+    out->lse = lse;
+}
+
+static void sample_row(const struct mc_sample_p *p, int32_t r)
+{
+    int32_t t = p->rows.out_row[r], slot = p->rows.slot[p->rows.row_seq[t]];
+    const struct mc_slot *sl = &p->slots[slot];
+    const float *raw = p->raw + (int64_t)r * p->pitch, *stat = p->stat + (int64_t)r * 4;
+    struct mc_out *out = memset(&p->out[r], 0, sizeof *out);
+    struct row w = {
+        .x = p->logits + (int64_t)r * p->pitch,
+        .n = p->n_real,
+        .max = stat[0],
+        .block = (float *)p->scratch + (int64_t)r * mc_vblocks(p->n_real),
+    };
+
+    out->slot = slot;
+    out->pos = p->rows.pos[t] + 1;
+    out->tok = -1;
+    out->bad = sl->bad | (isfinite(stat[0]) ? 0 : MC_BAD_LOGITS);
+    if (out->bad)
+        return;
+    w.u = mc_philox_draw(sl->samp.seed_lo, sl->samp.seed_hi, out->pos);
+    out->tok = draw(&w, &sl->samp);
+    out->logprob = raw[out->tok] - stat[3];
+    out->raw_lse = stat[3];
+    if (sl->samp.flags & MC_SAMP_TOP)
+        list_top(&w, raw, stat[3], out);
+    if (sl->samp.flags & MC_SAMP_CANDS)
+        list_cands(&w, stat[1], out);
+}
+
+static void sample_rows(void *ctx, int64_t r0, int64_t r1, int lane)
+{
+    int64_t r;
+
+    (void)lane;
+    for (r = r0; r < r1; r++)
+        sample_row(ctx, (int32_t)r);
+}
+
+static int sample(struct mc_par *par, const struct mc_sample_p *p)
+{
+    mc_par_for(par, p->rows.live[MC_LIVE_OUT], 1, sample_rows, (void *)p);
+    return 0;
+}
+
+static int sample_need(const struct mc_sample_p *p, struct mc_need *need, const char **why)
+{
+    if (p->vocab < 1 || p->n_real < 1 || p->n_real > p->vocab || p->pitch < p->vocab)
+        return mc_refuse(why, "sample: n_real <= vocab <= pitch does not hold");
+    need->scratch = (size_t)p->rows.cap_out * (size_t)mc_vblocks(p->n_real) * sizeof(float);
+    return 0;
+}
+
+MC_HOST_OP(mc_host_sample, sample, sample_need, sample);

@@ -1,0 +1,310 @@
+/* attn.c - gqa_prep, gqa_attn, attn_merge: grouped-query attention over the page pool.
+ *
+ * A split of MC_SPLIT absolute positions is computed on its own (its max, its sum, its
+ * unnormalised o) and only mc_fold puts splits together, so that a row's bits depend
+ * neither on the batch nor on how its context was chunked. Positions that a row may not
+ * see are not read at all: a page's other bytes may be anything. Owns nothing; bodies run
+ * on a stream's threads. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/host/cast.h"
+#include "kernels/host/fold.h"
+#include "kernels/host/kv.h"
+#include "kernels/ref/ref.h"
+
+enum {
+    MAX_D = 512,      /* a head's values, on the stack */
+    MAX_COLS = 65536, /* a row's */
+};
+
+static int32_t slot_of(const struct mc_rows *r, int32_t t)
+{
+    return r->slot[r->row_seq[t]];
+}
+
+/* ---- gqa_prep ------------------------------------------------------------------------ */
+
+static const char *heads_refuse(const struct mc_kv *kv, int32_t h)
+{
+    if (kv->hk < 1 || h < 1 || h % kv->hk != 0)
+        return "attention: query heads are no multiple of kv heads";
+    if (kv->d < 1 || kv->d > MAX_D)
+        return "attention: head dim above 512";
+    return mc_kv_refuse(kv);
+}
+
+static int gqa_prep_need(const struct mc_gqa_prep_p *p, struct mc_need *need,
+                         const char **why)
+{
+    const char *no = heads_refuse(&p->kv, p->h);
+
+    (void)need;
+    if (!no && (p->rope.dim % 2 != 0 || p->rope.off < 0 || p->rope.dim < 0 ||
+                p->rope.off + p->rope.dim > p->kv.d))
+        no = "gqa_prep: rotated dims are odd or outside of the head";
+    return no ? mc_refuse(why, no) : 0;
+}
+
+static void norm_head(float *x, const float *w, float eps, int32_t d)
+{
+    float sum = 0, r;
+    int32_t i;
+
+    for (i = 0; i < d; i++)
+        sum += x[i] * x[i];
+    r = 1 / sqrtf(sum / (float)d + eps);
+    for (i = 0; i < d; i++)
+        x[i] = x[i] * r * w[i];
+}
+
+static void rope_head(float *x, const struct mc_rope *rope, int32_t pos)
+{
+    int32_t half = rope->dim / 2, i;
+
+    x += rope->off;
+    for (i = 0; i < half; i++) {
+        int32_t a = rope->pair == MC_ROPE_HALVES ? i : 2 * i;
+        int32_t b = rope->pair == MC_ROPE_HALVES ? i + half : 2 * i + 1;
+        float angle = (float)pos * rope->inv_freq[i];
+        float c = cosf(angle) * rope->mul, s = sinf(angle) * rope->mul;
+        float xa = x[a], xb = x[b];
+
+        x[a] = xa * c - xb * s;
+        x[b] = xb * c + xa * s;
+    }
+}
+
+/* Casts one head's d values into the page. */
+static void kv_put(const struct mc_kv *kv, uint8_t *page, int v, int32_t g, int32_t pos,
+                   const float *fixed, const float *x)
+{
+    void *to = mc_kv_at(kv, page, v, g, pos);
+    float scale = 0;
+    int32_t i;
+
+    if (kv->layout == MC_KV_F32) {
+        memcpy(to, x, (size_t)kv->d * sizeof x[0]);
+        return;
+    }
+    if (kv->layout == MC_KV_BF16) {
+        for (i = 0; i < kv->d; i++)
+            ((uint16_t *)to)[i] = mc_bf16_of_f32(x[i]);
+        return;
+    }
+    for (i = 0; i < kv->d && !isnan(scale); i++)
+        if (isnan(x[i]) || fabsf(x[i]) > scale)
+            scale = fabsf(x[i]);
+    scale = fixed ? *fixed : scale / 448;
+    for (i = 0; i < kv->d; i++)
+        ((uint8_t *)to)[i] = scale == 0 ? 0 : mc_e4m3_of_f32(x[i] / scale);
+    *mc_kv_scale(kv, page, v, g, pos) = scale;
+}
+
+static void prep_row(const struct mc_gqa_prep_p *p, int32_t t)
+{
+    const struct mc_kv *kv = &p->kv;
+    int32_t slot = slot_of(&p->rows, t), pos = p->rows.pos[t], d = kv->d, g;
+    float *q = (float *)p->q + (int64_t)t * p->h * d;
+    float *k = (float *)p->k + (int64_t)t * kv->hk * d;
+    const float *v = (const float *)p->v + (int64_t)t * kv->hk * d;
+    uint8_t *page;
+
+    for (g = 0; g < p->h; g++) {
+        if (p->q_norm)
+            norm_head(q + g * d, p->q_norm, p->eps, d);
+        rope_head(q + g * d, &p->rope, pos);
+    }
+    if (p->slots[slot].bad)
+        return;
+    page = mc_kv_page(kv, p->layer, slot, pos);
+    for (g = 0; g < kv->hk; g++) {
+        if (p->k_norm)
+            norm_head(k + g * d, p->k_norm, p->eps, d);
+        rope_head(k + g * d, &p->rope, pos);
+        kv_put(kv, page, 0, g, pos, kv->k_scale ? kv->k_scale + p->layer : NULL, k + g * d);
+        kv_put(kv, page, 1, g, pos, kv->v_scale ? kv->v_scale + p->layer : NULL, v + g * d);
+    }
+}
+
+static void prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)
+{
+    int64_t t;
+
+    (void)lane;
+    for (t = t0; t < t1; t++)
+        prep_row(ctx, (int32_t)t);
+}
+
+static int gqa_prep(struct mc_par *par, const struct mc_gqa_prep_p *p)
+{
+    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 1, prep_rows, (void *)p);
+    return 0;
+}
+
+MC_HOST_OP(mc_ref_gqa_prep, gqa_prep, gqa_prep_need, gqa_prep);
+
+/* ---- gqa_attn ------------------------------------------------------------------------ */
+
+static int gqa_attn_need(const struct mc_gqa_attn_p *p, struct mc_need *need,
+                         const char **why)
+{
+    const char *no = heads_refuse(&p->kv, p->h);
+
+    (void)need;
+    if (!no && p->n_part < 1)
+        no = "gqa_attn: n_part below 1";
+    return no ? mc_refuse(why, no) : 0;
+}
+
+/* Value i of a head as stored; what the layout's scale is to be multiplied with. */
+static float kv_value(const void *x, uint16_t layout, int32_t i)
+{
+    switch (layout) {
+    case MC_KV_F32:
+        return ((const float *)x)[i];
+    case MC_KV_BF16:
+        return mc_f32_of_bf16(((const uint16_t *)x)[i]);
+    default:
+        return mc_f32_of_e4m3(((const uint8_t *)x)[i]);
+    }
+}
+
+/* Positions [a, b), all within one split, for one query head: {max, sum} and o[d]. */
+static void attend(const struct mc_gqa_attn_p *p, int32_t slot, int32_t g, const float *q,
+                   int32_t a, int32_t b, float *ml, float *o)
+{
+    const struct mc_kv *kv = &p->kv;
+    bool fp8 = kv->layout == MC_KV_FP8;
+    float score[MC_SPLIT], max = -INFINITY, sum = 0;
+    int32_t i, j, n = b - a;
+
+    for (j = 0; j < n; j++) {
+        uint8_t *page = mc_kv_page(kv, p->layer, slot, a + j);
+        const void *k = mc_kv_at(kv, page, 0, g, a + j);
+        float dot = 0;
+
+        for (i = 0; i < kv->d; i++)
+            dot += q[i] * kv_value(k, kv->layout, i);
+        score[j] = dot * (fp8 ? p->scale * *mc_kv_scale(kv, page, 0, g, a + j) : p->scale);
+        if (score[j] > max)
+            max = score[j];
+    }
+    memset(o, 0, (size_t)kv->d * sizeof o[0]);
+    for (j = 0; j < n; j++) {
+        uint8_t *page = mc_kv_page(kv, p->layer, slot, a + j);
+        const void *v = mc_kv_at(kv, page, 1, g, a + j);
+        float prob = expf(score[j] - max);
+
+        sum += prob;
+        if (fp8)
+            prob *= *mc_kv_scale(kv, page, 1, g, a + j);
+        for (i = 0; i < kv->d; i++)
+            o[i] += prob * kv_value(v, kv->layout, i);
+    }
+    ml[0] = max;
+    ml[1] = sum;
+}
+
+static void attend_head(const struct mc_gqa_attn_p *p, int32_t t, int32_t head)
+{
+    const struct mc_rows *r = &p->rows;
+    int32_t d = p->kv.d, slot = slot_of(r, t), pos = r->pos[t], i;
+    int32_t from = p->window > 0 && pos >= p->window ? pos - p->window + 1 : 0;
+    const float *q = (const float *)p->q + ((int64_t)t * p->h + head) * d;
+    bool decode = t < r->live[MC_LIVE_DECODE], bad = p->slots[slot].bad;
+    int64_t part = mc_part_row(t, p->cap_decode, p->n_part) * p->h + head;
+    float ml1[2], o1[MAX_D], *ml = p->ml + part * 2, *o = p->o + part * d;
+
+    ml[0] = -INFINITY;
+    ml[1] = 0;
+    for (i = 0; i <= pos / MC_SPLIT; i++) {
+        int32_t a = i * MC_SPLIT, b = a + MC_SPLIT;
+
+        a = a > from ? a : from;
+        b = b < pos + 1 ? b : pos + 1;
+        ml1[0] = -INFINITY;
+        ml1[1] = 0;
+        if (!bad && a < b)
+            attend(p, slot, head / (p->h / p->kv.hk), q, a, b, ml1, o1);
+        if (decode) {
+            memcpy(ml + (int64_t)i * p->h * 2, ml1, sizeof ml1);
+            if (ml1[1] != 0)
+                memcpy(o + (int64_t)i * p->h * d, o1, (size_t)d * sizeof o1[0]);
+        } else {
+            mc_fold(ml, o, ml1, o1, d);
+        }
+    }
+}
+
+static void attend_heads(void *ctx, int64_t i0, int64_t i1, int lane)
+{
+    const struct mc_gqa_attn_p *p = ctx;
+    int64_t i;
+
+    (void)lane;
+    for (i = i0; i < i1; i++)
+        attend_head(p, (int32_t)(i / p->h), (int32_t)(i % p->h));
+}
+
+static int gqa_attn(struct mc_par *par, const struct mc_gqa_attn_p *p)
+{
+    const struct mc_rows *r = &p->rows;
+    int32_t t;
+
+    if (r->live[MC_LIVE_DECODE] > p->cap_decode)
+        return MC_K_EINTERNAL;
+    for (t = 0; t < r->live[MC_LIVE_DECODE]; t++)
+        if (r->pos[t] / MC_SPLIT >= p->n_part)
+            return MC_K_EINTERNAL;
+    mc_par_for(par, (int64_t)r->live[MC_LIVE_ROWS] * p->h, 1, attend_heads, (void *)p);
+    return 0;
+}
+
+MC_HOST_OP(mc_ref_gqa_attn, gqa_attn, gqa_attn_need, gqa_attn);
+
+/* ---- attn_merge ---------------------------------------------------------------------- */
+
+static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need,
+                           const char **why)
+{
+    const char *no = mc_ref_act_refuse(p->act.layout, p->act.k);
+
+    (void)need;
+    if (!no && (p->act.k != p->h * p->d || p->act.k > MAX_COLS))
+        no = "attn_merge: columns that are not h*d, or more than 65536 of them";
+    return no ? mc_refuse(why, no) : 0;
+}
+
+static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
+{
+    const struct mc_attn_merge_p *p = ctx;
+    float row[MAX_COLS], ml[2], *o;
+    int64_t t, part;
+    int32_t head, i, n;
+
+    (void)lane;
+    for (t = t0; t < t1; t++) {
+        n = t < p->rows.live[MC_LIVE_DECODE] ? p->rows.pos[t] / MC_SPLIT + 1 : 1;
+        for (head = 0; head < p->h; head++) {
+            o = memset(row + (int64_t)head * p->d, 0, (size_t)p->d * sizeof row[0]);
+            ml[0] = -INFINITY;
+            ml[1] = 0;
+            for (i = 0; i < n; i++) {
+                part = mc_part_row((int32_t)t, p->cap_decode, p->n_part) + i;
+                part = part * p->h + head;
+                mc_fold(ml, o, p->ml + part * 2, p->o + part * p->d, p->d);
+            }
+            mc_fold_end(ml, o, p->d);
+        }
+        mc_ref_act_put(&p->act, (int32_t)t, 0, p->act.k, row);
+    }
+}
+
+static int attn_merge(struct mc_par *par, const struct mc_attn_merge_p *p)
+{
+    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 1, merge_rows, (void *)p);
+    return 0;
+}
+
+MC_HOST_OP(mc_ref_attn_merge, attn_merge, attn_merge_need, attn_merge);

@@ -1,0 +1,97 @@
+/* rows.c - embed and join: what happens to a whole row of the residual stream.
+ * Owns nothing; bodies run on a stream's threads. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ref/ref.h"
+
+/* ---- embed --------------------------------------------------------------------------- */
+
+static int embed_need(const struct mc_embed_p *p, struct mc_need *need, const char **why)
+{
+    (void)need;
+    return p->w.layout == MC_W_F32 ? 0 : mc_refuse(why, "embed: weights are not f32");
+}
+
+static void embed_rows(void *ctx, int64_t t0, int64_t t1, int lane)
+{
+    const struct mc_embed_p *p = ctx;
+    const struct mc_rows *r = &p->rows;
+    int64_t t, k = p->w.k;
+
+    (void)lane;
+    for (t = t0; t < t1; t++) {
+        int32_t tok = r->tok[t] >= 0 ? r->tok[t] : p->slots[r->slot[r->row_seq[t]]].tok;
+        int64_t row = (int64_t)tok - p->row0;
+        float *x = (float *)p->x + t * k;
+
+        if (row >= 0 && row < p->w.n)
+            memcpy(x, (const float *)p->w.q + row * k, (size_t)k * sizeof x[0]);
+        else
+            memset(x, 0, (size_t)k * sizeof x[0]);
+    }
+}
+
+static int embed(struct mc_par *par, const struct mc_embed_p *p)
+{
+    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 8, embed_rows, (void *)p);
+    return 0;
+}
+
+MC_HOST_OP(mc_ref_embed, embed, embed_need, embed);
+
+/* ---- join ---------------------------------------------------------------------------- */
+
+static int join_need(const struct mc_join_p *p, struct mc_need *need, const char **why)
+{
+    const char *no = p->w && p->act.x ? mc_ref_act_refuse(p->act.layout, p->h) : NULL;
+
+    if (p->peer.n > 1)
+        return mc_refuse(why, "join: more than one rank");
+    if (no)
+        return mc_refuse(why, no);
+    need->scratch = 0;
+    return 0;
+}
+
+static void join_row(const struct mc_join_p *p, int32_t t)
+{
+    const float *x = (const float *)p->x + (int64_t)t * p->h;
+    float *res = (float *)p->res + (int64_t)t * p->h;
+    float sum = 0, r, norm[128];
+    int32_t i, j, n;
+
+    for (i = 0; i < p->h; i++) {
+        res[i] = p->first ? x[i] : res[i] + x[i];
+        sum += res[i] * res[i];
+    }
+    if (!p->w)
+        return;
+    r = 1 / sqrtf(sum / (float)p->h + p->eps);
+    for (i = 0; i < p->h; i += n) { /* 128: a whole block of every layout */
+        n = p->h - i < 128 ? p->h - i : 128;
+        for (j = 0; j < n; j++)
+            norm[j] = res[i + j] * r * p->w[i + j];
+        if (p->act.x)
+            mc_ref_act_put(&p->act, t, i, n, norm);
+        if (p->norm_out)
+            memcpy((float *)p->norm_out + (int64_t)t * p->h + i, norm, (size_t)n * 4);
+    }
+}
+
+static void join_rows(void *ctx, int64_t t0, int64_t t1, int lane)
+{
+    int64_t t;
+
+    (void)lane;
+    for (t = t0; t < t1; t++)
+        join_row(ctx, (int32_t)t);
+}
+
+static int join(struct mc_par *par, const struct mc_join_p *p)
+{
+    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 1, join_rows, (void *)p);
+    return 0;
+}
+
+MC_HOST_OP(mc_ref_join, join, join_need, join);
