@@ -1,0 +1,25 @@
+/* json.h - reading JSON that came from outside.
+ *
+ * jansson does the parsing; in front of it the depth is checked without recursion, since
+ * a parser that recurses is a stack that a client owns. Strict: UTF-8, no duplicate keys,
+ * no lone surrogates, nothing after the value. THREAD: any. */
+#ifndef MC_BASE_JSON_H
+#define MC_BASE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <jansson.h>
+
+#include "core/base/err.h"
+
+enum { MC_JSON_DEPTH = 64 };
+
+/* A new reference, or NULL with MC_EFORMAT: the message has line and column and never
+ * echoes the input. \u0000 is kept inside strings. */
+json_t *mc_json_parse(const char *text, size_t n, struct mc_err *err);
+
+/* Whether n bytes are well-formed UTF-8 (no surrogates, no overlong forms). */
+bool mc_utf8_valid(const char *s, size_t n);
+
+#endif

@@ -1,0 +1,68 @@
+/* main.c - the program: the table of subcommands, and the one place that knows both sides.
+ *
+ * core/ runs without Lua; the Lua half reaches it as the functions of struct mc_lua_half,
+ * filled here. THREAD: main. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/cli/cli.h"
+#include "core/cli/lua_half.h"
+#include "lua/host/settings.h"
+
+static const struct mc_lua_half lua_half = {
+    .table = mc_lua_table,
+};
+
+const struct mc_cmd mc_cmds[] = {
+    {"config", "--dump [flags of serve]", "show the settings that serve would use",
+     mc_cmd_config},
+    {"version", "", "print the version", mc_cmd_version},
+    {0},
+};
+
+static int help(FILE *f)
+{
+    const struct mc_cmd *c;
+
+    fprintf(f, "mascon %s: a Lua-scriptable LLM inference server\n"
+               "usage: mascon COMMAND ...; mascon COMMAND --help says more\n",
+            MC_VERSION);
+    for (c = mc_cmds; c->name; c++)
+        fprintf(f, "  %-10s %s\n", c->name, c->help);
+    return f == stdout ? 0 : 2;
+}
+
+static int unknown(const char *word)
+{
+    const char *names[64], *near;
+    int n = 0;
+
+    while (mc_cmds[n].name && n < 63) {
+        names[n] = mc_cmds[n].name;
+        n++;
+    }
+    names[n] = NULL;
+    near = mc_nearest(word, names);
+    fprintf(stderr, "mascon: no command '%.60s'", word);
+    if (near)
+        fprintf(stderr, "; did you mean '%s'?", near);
+    fprintf(stderr, "\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    const struct mc_cmd *c;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0)
+        return help(stdout);
+    if (strcmp(argv[1], "--version") == 0)
+        return mc_cmd_version(1, argv + 1, &lua_half);
+    for (c = mc_cmds; c->name; c++)
+        if (strcmp(c->name, argv[1]) == 0)
+            return c->run(argc - 1, argv + 1, &lua_half);
+    return unknown(argv[1]);
+}

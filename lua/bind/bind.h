@@ -1,0 +1,31 @@
+/* bind.h - what all bindings share: error values, tables of functions, checked userdata.
+ *
+ * A binding checks its arguments first (it may raise), then acquires, then calls only what
+ * cannot raise, then releases. Each returns a value, or nil and an error table {code,
+ * status, message, param, retry_after} that prints as its message; misuse raises.
+ * THREAD: the VM's. */
+#ifndef MC_BIND_H
+#define MC_BIND_H
+
+#include <stdbool.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#include "core/base/err.h"
+
+/* Pushes a new table of these functions. */
+void mc_bind_table(lua_State *L, const luaL_Reg *fns);
+/* Pushes nil and the error; returns 2. */
+int mc_bind_fail(lua_State *L, const struct mc_err *err);
+void mc_bind_push_err(lua_State *L, const struct mc_err *err);
+/* An error of any kind as an mc_err: an error table keeps its code (by name) and param,
+ * anything else becomes the text of MC_EPOLICY. Never raises, calls no metamethod. */
+void mc_bind_pull_err(lua_State *L, int idx, struct mc_err *err);
+/* The MC_E code with this API name ("overloaded"), or MC_EPOLICY. */
+int mc_bind_code(const char *api);
+bool mc_bind_is(lua_State *L, int idx, const char *type);
+/* Makes the metatable of a type: methods by __index, no access from scripts. */
+void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods, lua_CFunction gc);
+
+#endif

@@ -1,0 +1,33 @@
+/* json.h - JSON values as Lua values and back, in the shape of lua/mc/data.lua.
+ *
+ * THREAD: the VM's. */
+#ifndef MC_BIND_JSON_H
+#define MC_BIND_JSON_H
+
+#include <stdbool.h>
+
+#include <jansson.h>
+#include <lua.h>
+
+#include "core/base/err.h"
+
+/* Keeps the data module's marks in the registry; needed once a VM before what follows. The
+ * module (lua/mc/data.lua) is on the stack's top and is popped. */
+void mc_bind_json_init(lua_State *L);
+/* Pushes the mc.json table. */
+void mc_bind_json(lua_State *L);
+
+/* Pushes v, borrowed; v must hang where an error cannot leak it, since this may raise.
+ * exact: 1.0 arrives as a data.NUMBER, so that it prints back as written. */
+void mc_json_push(lua_State *L, const json_t *v, bool exact);
+/* The same for a reference that the call takes over. */
+void mc_json_push_new(lua_State *L, json_t *v);
+/* Parses and pushes; on failure nothing is pushed and the code returned. */
+int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
+                      struct mc_err *err);
+
+/* The value at idx as a new reference. Never raises: NULL with err when it cannot be JSON
+ * (a function, a cycle, a NaN, text that is not UTF-8). */
+json_t *mc_json_pull(lua_State *L, int idx, struct mc_err *err);
+
+#endif
