@@ -120,19 +120,6 @@ struct mc_cands {
     float p[64], logit[64];
 };
 
-/* What a sampler hook sees of a sequence; the engine keeps one for each, zeroed when the
- * sequence starts and copied by a fork. */
-struct mc_pick_seq {
-    uint32_t seq, gen;
-    int32_t done; /* tokens generated */
-    int32_t n_prompt;
-    uint32_t seed_lo, seed_hi; /* of the sequence's own draws */
-    uint32_t layout;           /* which declaration state[] follows; the policy's to set */
-    int32_t n_tail;
-    int32_t tail[32]; /* the last n_tail generated tokens, newest last */
-    double state[16]; /* declared slots, by position */
-};
-
 /* Sampling as asked for by a client (want) and as decided by chain(). */
 struct mc_params {
     double temperature, top_p, min_p, repetition_penalty, presence_penalty,
@@ -143,10 +130,46 @@ struct mc_params {
     uint32_t flags;
 };
 
+/* What a sampler hook sees of a sequence; the engine keeps one for each, zeroed when the
+ * sequence starts and copied by a fork. */
+struct mc_pick_seq {
+    uint32_t seq, gen;
+    int32_t done; /* tokens generated */
+    int32_t n_prompt;
+    uint32_t seed_lo, seed_hi; /* of the sequence's own draws */
+    uint32_t layout;           /* which declaration state[] follows; the policy's to set */
+    int32_t n_tail;
+    int32_t tail[32]; /* the last n_tail generated tokens, newest last */
+    struct mc_params want; /* as the client asked; chain() notes it here */
+    double state[16]; /* declared slots, by position */
+};
+
+/* One hook call: what lua/host/step.c and lua/mc/step.lua say to each other. */
+struct mc_hook_io {
+    uint32_t epoch;   /* of the view that is shown, 0 = none: what is older is stale */
+    uint32_t picking; /* nonzero while a sequence is shown (chain, pick) */
+    uint32_t loading; /* nonzero while files run at load */
+    int32_t n_random; /* numbers drawn by seq:random in this call */
+    int32_t need;     /* evict: pages */
+    int32_t page_start; /* plan's page_left before the hook */
+    int32_t answer;     /* pick: an id or -1; admit: 0 or a negative code */
+    int32_t n_vocab;
+    double now;
+    double state[16]; /* the scheduler's declared slots */
+};
+
+/* A lane as it changes while the plan grants. */
+struct mc_hook_lane {
+    double served;
+    int32_t ready, running;
+    int32_t head; /* place in the order of arrival before which nothing is ready */
+    int32_t pad_;
+};
+
 #ifndef MC_CDEF
 /* name, and its size as the C compiler sees it: compared with ffi.sizeof at start. */
 #define MC_ABI_SIZES(X) \
     X(mc_row) X(mc_party) X(mc_cost) X(mc_step_view) X(mc_item) X(mc_plan) X(mc_cands) \
-    X(mc_pick_seq) X(mc_params)
+    X(mc_pick_seq) X(mc_params) X(mc_hook_io) X(mc_hook_lane)
 #endif
 #endif
