@@ -55,9 +55,10 @@ enum mc_disk_fmt {
     MC_D_F32,
     MC_D_F16,
     MC_D_BF16,
-    MC_D_E4M3,  /* q [n,k]; scale f32 or bf16: [1], [n,1] or [ceil n/128, ceil k/128] */
+    MC_D_E4M3,  /* q [n,k]; scale f32, f16 or bf16: [1], [n,1] or [ceil n/128, ceil k/128] */
     MC_D_INT4,  /* compressed-tensors: element i of a row in word i/8 at bits 4*(i%8);
-                   (nibble - 8 or zero) * scale[row, i/group]; scale bf16, f16 or f32 */
+                   (nibble - 8 or zero) * scale[row, i/group]; scale bf16, f16 or f32; zero
+                   u32 [ceil n/8, k/group]: row r in word r/8 at bits 4*(r%8) */
     MC_D_NVFP4, /* e2m1, two a byte, low nibble first; scale e4m3 a group of 16, divided
                    (compressed-tensors) or multiplied (ModelOpt) by one f32: see `global` */
     MC_D_Q4_0,  /* ggml blocks of 32 (k-quants: 256) */
