@@ -107,6 +107,7 @@ struct mc_request {
     int32_t priority;
     double deadline;  /* CLOCK_MONOTONIC seconds, 0: none */
     char name[64];    /* request id for logs, seqs and cancel */
+    char salt[64];    /* prefixes are shared among equal salts and tenants only */
     struct mc_sink sink;
 };
 

@@ -1,0 +1,197 @@
+/* engine_int.h - the engine's insides, shared by the files of core/engine only.
+ *
+ *   engine.c   opening, the thread and its loop, submit and cancel
+ *   seq.c      a sequence's life: admission, ends, pages and slot given back
+ *   view.c     the block that a policy sees
+ *   plan.c     a plan checked, trimmed and turned into rows
+ *   step.c     device memory, staging, enqueueing a step
+ *   publish.c  what came back: tokens, stops, prefix pages
+ *   stats.c    counters, histograms, what lanes and tenants were served
+ *
+ * Rules
+ *  1. The engine thread owns everything here except `inbox` (its lock), counters (atomics)
+ *     and what `look` guards for status and seqs.
+ *  2. Lock order: look, then inbox. Neither is held while waiting for the device or while a
+ *     sink is called with `inbox` held.
+ *  3. A step's staging is reused only after that step was published.
+ *  4. In state DECODE: n_ctx == n_ids + n_fly - 1. Pages cover n_ctx.
+ *  5. Every way out of a sequence goes through mc_seq_end and mc_seq_release. */
+#ifndef MC_ENGINE_INT_H
+#define MC_ENGINE_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/engine/kv.h"
+#include "core/mc.h"
+#include "core/model/memory.h"
+#include "core/model/model.h"
+
+enum { MC_DEPTH = 2, MC_N_LANE = 8, MC_N_TENANT = 64, MC_MAX_STOP_IDS = 64 };
+
+struct mc_seq {
+    uint32_t id, gen;       /* handle; id is the index + 1 */
+    enum mc_seq_state state;
+    struct mc_seq *next;    /* inbox, free list */
+    int64_t arrival;        /* order of submission */
+    char name[64];
+    struct mc_sink sink;
+
+    /* asked for */
+    int32_t n_prompt, limit, n_top, n_bias, n_stop, priority;
+    uint32_t lane, tenant;
+    bool ignore_eos;
+    uint64_t seed;
+    double deadline;
+    struct mc_params want, params;
+    struct mc_bias *bias;
+    int32_t stop[MC_MAX_STOP_IDS];
+    struct mc_pick_seq pick;
+
+    /* context: prompt, then tokens as they are published */
+    int32_t *ids, n_ids, cap_ids;
+    struct mc_hash *chain;  /* [n_chain] of the full pages of ids so far */
+    int32_t n_chain, cap_chain;
+    struct mc_hash root;
+
+    /* run */
+    int32_t slot;           /* -1: none */
+    bool fresh;             /* the slot's device state is not set yet */
+    int32_t *page, n_page;  /* [pitch] */
+    int32_t n_shared_seen;  /* pages already offered for sharing */
+    int32_t n_ctx, n_pub;   /* tokens whose KV is enqueued; published */
+    int32_t n_fly, n_gen, n_cached, n_preempt;
+    int32_t override_tok;   /* a pick to put into the slot, or -1 */
+    double t_last;
+    struct mc_usage usage;
+    double user[MC_N_USER];
+    uint64_t planned;       /* step number that last named it */
+};
+
+/* A sampled or plain row of an enqueued step. */
+struct mc_step_row {
+    uint32_t seq, gen;
+    int32_t n_ctx; /* the sequence's context after the step */
+    int32_t out;   /* index among sampled rows, -1: none */
+};
+
+struct mc_step {
+    uint64_t ticket, number;
+    int32_t n_row, n_out, n_tok, n_decode;
+    double t_enqueue;
+    struct mc_step_row *row; /* [slots] */
+    /* staging, host memory that the device reads */
+    void *rows_base;
+    struct mc_rows rows;
+    struct mc_delta *delta;
+    int32_t n_delta;
+    struct mc_slot *slots_in;
+    int32_t n_slots_in;
+    uint32_t (*init)[2]; /* pages to clear */
+    int32_t *n_init;
+    struct mc_out *ring;
+};
+
+struct mc_party_state { /* a lane or a tenant */
+    float weight;
+    double tok_in, tok_out, served, t_served;
+    double user[2];
+};
+
+struct mc_engine {
+    struct mc_engine_opts o;
+    struct mc_backend *be;
+    struct mc_tok *tok;
+    struct mc_model model;
+    struct mc_stream *stream;
+    struct mc_mem mem;
+    struct mc_step_mem dev;
+    void *rows_dev;
+    size_t rows_bytes;
+    struct mc_pass *pass;
+    struct mc_pages *kv;
+    int32_t pitch, max_delta, max_init;
+    struct mc_policy policy;
+
+    struct mc_seq *seqs; /* [n_seqs] */
+    int32_t n_seqs, n_slot;
+    int32_t *live, n_live; /* indices of sequences in the engine, in arrival order */
+    int32_t *slot_free, n_slot_free;
+    struct mc_step step[MC_DEPTH];
+    uint64_t n_step, n_published; /* steps enqueued, published */
+    int depth;
+    struct mc_party_state lane[MC_N_LANE], tenant[MC_N_TENANT];
+    struct mc_step_view *view; /* the block */
+    size_t view_bytes;
+    struct mc_plan plan;
+    uint32_t epoch;
+    bool idle_by_policy;
+
+    pthread_mutex_t look;  /* live sequences, for status and seqs */
+    pthread_mutex_t inbox;
+    pthread_cond_t bell;
+    struct mc_seq *inbox_first, *inbox_last, *seq_free;
+    struct mc_cancel *cancels;
+    int32_t n_queued; /* submitted, not yet run: guarded by inbox */
+    int64_t n_arrived;
+    bool stopping, started;
+    pthread_t thread;
+    atomic_int failed; /* error code */
+    struct mc_err fail;
+
+    _Atomic double counter[MC_N_COUNTER];
+    struct mc_hist_atomic {
+        _Atomic double sum, count[MC_N_BUCKET];
+    } hist[MC_N_HIST];
+};
+
+struct mc_cancel {
+    struct mc_cancel *next;
+    struct mc_handle h;
+    char why[120];
+};
+
+/* stats.c: single writer, many readers */
+void mc_party_decay(struct mc_party_state *s, double now);
+void mc_party_serve(struct mc_party_state *s, double now, double in, double out);
+void mc_count(struct mc_engine *e, enum mc_counter c, double n);
+void mc_observe(struct mc_engine *e, enum mc_hist_id h, double seconds);
+
+/* seq.c */
+struct mc_seq *mc_seq_get(struct mc_engine *e, struct mc_handle h); /* NULL when stale */
+/* Fills an unused record; everything is checked, copies are made. */
+int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *r,
+                struct mc_err *err);
+int mc_seq_append(struct mc_seq *q, int32_t id); /* 0 or MC_ENOMEM */
+/* Prompt tokens that cached pages would serve now; with take, the pages are attached. */
+int32_t mc_seq_hit(struct mc_engine *e, struct mc_seq *q, bool take);
+void mc_seq_share(struct mc_engine *e, struct mc_seq *q);
+void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q);
+/* Delivers the end and gives back pages, slot and record. */
+void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how, int32_t stop_id,
+                const struct mc_err *err);
+/* May it be planned in this step? */
+bool mc_seq_can_run(const struct mc_engine *e, const struct mc_seq *q);
+int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q);
+
+/* view.c */
+size_t mc_view_cap(const struct mc_engine *e);
+void mc_view_build(struct mc_engine *e);
+void mc_view_read_back(struct mc_engine *e); /* user[] numbers */
+
+/* plan.c: asks the policy, checks, fills the next step; 1 when there is something to run */
+int mc_plan_next(struct mc_engine *e);
+
+/* step.c */
+int mc_step_open(struct mc_engine *e, struct mc_err *err);
+void mc_step_begin(struct mc_engine *e, struct mc_step *s);
+/* One sequence's rows: n tokens from n_ctx on; pages and slot are there already. */
+void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n);
+bool mc_step_room(const struct mc_engine *e, const struct mc_step *s, const struct mc_seq *q);
+int mc_step_grow(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n_ctx);
+int mc_step_enqueue(struct mc_engine *e, struct mc_step *s);
+
+/* publish.c */
+void mc_publish(struct mc_engine *e, struct mc_step *s);
+
+#endif

@@ -1,0 +1,288 @@
+/* kv.c - KV pages on the host: reference counts, prefix sharing, quarantine.
+ *
+ * Owns one record a page. Lists are index-linked through the records: free (a stack),
+ * cached (oldest first), pending (a FIFO by ticket, which only grows). The prefix table is
+ * open addressing over page indices, rebuilt in place by deletion with back-shift.
+ * THREAD: the engine's. Rules: kv.h. */
+#include "core/engine/kv.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+enum { NONE = -1 };
+
+enum page_state { FREE, HELD, CACHED, PENDING };
+
+struct page {
+    enum page_state state;
+    int32_t refs, prev, next;
+    uint32_t tag;
+    bool found; /* in the prefix table */
+    uint64_t ticket;
+    struct mc_hash hash;
+    int32_t ids[MC_PAGE];
+};
+
+struct list {
+    int32_t first, last, n;
+};
+
+struct mc_pages {
+    int32_t n, n_held;
+    struct page *page;
+    struct list free, cached, pending;
+    int32_t *table; /* page index or NONE */
+    uint32_t mask;
+    uint32_t next_tag;
+};
+
+static void append(struct mc_pages *kv, struct list *l, int32_t i)
+{
+    struct page *p = &kv->page[i];
+
+    p->prev = l->last;
+    p->next = NONE;
+    if (l->last != NONE)
+        kv->page[l->last].next = i;
+    else
+        l->first = i;
+    l->last = i;
+    l->n++;
+}
+
+static void unlink_page(struct mc_pages *kv, struct list *l, int32_t i)
+{
+    struct page *p = &kv->page[i];
+
+    if (p->prev != NONE)
+        kv->page[p->prev].next = p->next;
+    else
+        l->first = p->next;
+    if (p->next != NONE)
+        kv->page[p->next].prev = p->prev;
+    else
+        l->last = p->prev;
+    l->n--;
+}
+
+struct mc_pages *mc_kv_new(int32_t n_page)
+{
+    struct mc_pages *kv = calloc(1, sizeof *kv);
+    uint32_t cap = 16;
+
+    if (!kv)
+        return NULL;
+    while (cap < 2 * (uint32_t)n_page)
+        cap *= 2;
+    kv->n = n_page;
+    kv->mask = cap - 1;
+    kv->page = calloc((size_t)n_page, sizeof *kv->page);
+    kv->table = malloc(cap * sizeof *kv->table);
+    if (!kv->page || !kv->table) {
+        mc_kv_free(kv);
+        return NULL;
+    }
+    memset(kv->table, 0xFF, cap * sizeof *kv->table);
+    kv->free = kv->cached = kv->pending = (struct list){NONE, NONE, 0};
+    for (int32_t i = 0; i < n_page; i++)
+        append(kv, &kv->free, i);
+    return kv;
+}
+
+void mc_kv_free(struct mc_pages *kv)
+{
+    if (!kv)
+        return;
+    free(kv->page);
+    free(kv->table);
+    free(kv);
+}
+
+int32_t mc_kv_total(const struct mc_pages *kv)
+{
+    return kv->n;
+}
+
+int32_t mc_kv_n_free(const struct mc_pages *kv)
+{
+    return kv->free.n;
+}
+
+int32_t mc_kv_n_cached(const struct mc_pages *kv)
+{
+    return kv->cached.n;
+}
+
+int32_t mc_kv_n_pending(const struct mc_pages *kv)
+{
+    return kv->pending.n;
+}
+
+int32_t mc_kv_n_held(const struct mc_pages *kv)
+{
+    return kv->n_held;
+}
+
+/* ---- prefix table ---------------------------------------------------------------------- */
+
+static uint32_t home(const struct mc_pages *kv, struct mc_hash h)
+{
+    return (uint32_t)h.lo & kv->mask;
+}
+
+static void table_remove(struct mc_pages *kv, int32_t page)
+{
+    uint32_t i = home(kv, kv->page[page].hash), j;
+
+    while (kv->table[i] != page)
+        i = (i + 1) & kv->mask;
+    kv->page[page].found = false;
+    kv->table[i] = NONE;
+    for (j = (i + 1) & kv->mask; kv->table[j] != NONE; j = (j + 1) & kv->mask) {
+        uint32_t want = home(kv, kv->page[kv->table[j]].hash);
+
+        /* an entry may move back to the hole if its home is not between hole and it */
+        if (((j - want) & kv->mask) >= ((j - i) & kv->mask)) {
+            kv->table[i] = kv->table[j];
+            kv->table[j] = NONE;
+            i = j;
+        }
+    }
+}
+
+static int32_t table_find(const struct mc_pages *kv, struct mc_hash h, const int32_t *ids)
+{
+    for (uint32_t i = home(kv, h); kv->table[i] != NONE; i = (i + 1) & kv->mask) {
+        const struct page *p = &kv->page[kv->table[i]];
+
+        if (p->hash.lo == h.lo && p->hash.hi == h.hi)
+            return memcmp(p->ids, ids, sizeof p->ids) == 0 ? kv->table[i] : NONE;
+    }
+    return NONE;
+}
+
+struct mc_hash mc_kv_root(const void *salt, size_t n)
+{
+    static const char domain[] = "mascon kv prefix 1";
+    XXH128_hash_t h = XXH3_128bits_withSeed(salt, n, XXH3_64bits(domain, sizeof domain) ^ n);
+
+    return (struct mc_hash){h.low64, h.high64};
+}
+
+struct mc_hash mc_kv_chain(struct mc_hash parent, const int32_t *ids)
+{
+    struct {
+        struct mc_hash parent;
+        int32_t ids[MC_PAGE];
+    } link = {.parent = parent};
+    XXH128_hash_t h;
+
+    memcpy(link.ids, ids, sizeof link.ids);
+    h = XXH3_128bits(&link, sizeof link);
+    return (struct mc_hash){h.low64, h.high64};
+}
+
+bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h, const int32_t *ids)
+{
+    struct page *p = &kv->page[page];
+    uint32_t i;
+
+    assert(p->state == HELD);
+    if (p->found)
+        return true;
+    for (i = home(kv, h); kv->table[i] != NONE; i = (i + 1) & kv->mask)
+        if (kv->page[kv->table[i]].hash.lo == h.lo && kv->page[kv->table[i]].hash.hi == h.hi)
+            return false;
+    kv->table[i] = page;
+    p->found = true;
+    p->hash = h;
+    memcpy(p->ids, ids, sizeof p->ids);
+    return true;
+}
+
+int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bool take)
+{
+    int32_t i = table_find(kv, h, ids);
+    struct page *p;
+
+    if (i == NONE || !take)
+        return i;
+    p = &kv->page[i];
+    if (p->state != HELD) {
+        unlink_page(kv, p->state == CACHED ? &kv->cached : &kv->pending, i);
+        p->state = HELD;
+        kv->n_held++;
+    }
+    p->refs++;
+    return i;
+}
+
+void mc_kv_forget(struct mc_pages *kv)
+{
+    for (int32_t i = 0; i < kv->n; i++) {
+        struct page *p = &kv->page[i];
+
+        if (p->found)
+            table_remove(kv, i);
+        if (p->state == CACHED) {
+            unlink_page(kv, &kv->cached, i);
+            p->state = FREE;
+            append(kv, &kv->free, i);
+        }
+    }
+}
+
+/* ---- taking and giving ------------------------------------------------------------------ */
+
+int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag)
+{
+    struct list *from = kv->free.n ? &kv->free : &kv->cached;
+    int32_t i = from->first;
+    struct page *p;
+
+    if (i == NONE)
+        return -1;
+    p = &kv->page[i];
+    unlink_page(kv, from, i);
+    if (p->found)
+        table_remove(kv, i);
+    p->state = HELD;
+    p->refs = 1;
+    kv->n_held++;
+    kv->next_tag += kv->next_tag == UINT32_MAX ? 2 : 1; /* 0 is a page never taken */
+    p->tag = *tag = kv->next_tag;
+    return i;
+}
+
+uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page)
+{
+    return kv->page[page].tag;
+}
+
+void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket)
+{
+    struct page *p = &kv->page[page];
+
+    assert(p->state == HELD && p->refs > 0);
+    if (--p->refs > 0)
+        return;
+    kv->n_held--;
+    p->state = PENDING;
+    p->ticket = ticket;
+    append(kv, &kv->pending, page);
+}
+
+void mc_kv_settle(struct mc_pages *kv, uint64_t done)
+{
+    while (kv->pending.first != NONE && kv->page[kv->pending.first].ticket <= done) {
+        int32_t i = kv->pending.first;
+        struct page *p = &kv->page[i];
+
+        unlink_page(kv, &kv->pending, i);
+        p->state = p->found ? CACHED : FREE;
+        append(kv, p->found ? &kv->cached : &kv->free, i);
+    }
+}

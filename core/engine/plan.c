@@ -1,0 +1,263 @@
+/* plan.c - the policy is asked, its plan checked, trimmed and turned into a step.
+ *
+ * Owns nothing. THREAD: the engine's.
+ * Always true: whatever a policy writes, a step holds each sequence once, within the
+ * budgets of tokens, rows and pages, in a state that allows it; what does not hold is
+ * trimmed and counted. An empty valid plan means that nothing runs; only an error falls
+ * back to the built-in. */
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/engine/engine_int.h"
+
+static void reset_plan(struct mc_engine *e)
+{
+    struct mc_plan *p = &e->plan;
+    const struct mc_step_view *v = e->view;
+
+    p->abi = MC_ABI;
+    p->epoch = v->epoch;
+    p->flags = 0;
+    p->n = 0;
+    p->cap = MC_PLAN_CAP;
+    p->tok_left = v->tok_cap;
+    p->row_left = v->row_cap;
+    p->page_left = v->p_free + v->p_evict;
+    p->page_soon = v->p_pending;
+    p->wait_us = 0;
+    memset(p->trimmed, 0, sizeof p->trimmed);
+}
+
+static bool plan_is_sound(const struct mc_engine *e)
+{
+    return e->plan.n >= 0 && e->plan.n <= MC_PLAN_CAP;
+}
+
+typedef int (*ask_fn)(const struct mc_policy *p, struct mc_engine *e, int32_t need,
+                      struct mc_err *err);
+
+static int ask_plan(const struct mc_policy *p, struct mc_engine *e, int32_t need,
+                    struct mc_err *err)
+{
+    (void)need;
+    return p->ops->plan(p->self, e->view, &e->plan, err);
+}
+
+static int ask_evict(const struct mc_policy *p, struct mc_engine *e, int32_t need,
+                     struct mc_err *err)
+{
+    const struct mc_policy *q = p->ops->evict ? p : &mc_policy_builtin;
+
+    return q->ops->evict(q->self, e->view, need, &e->plan, err);
+}
+
+/* The policy, or the built-in when it fails. */
+static void ask(struct mc_engine *e, ask_fn fn, int32_t need)
+{
+    struct mc_err err = {0};
+
+    reset_plan(e);
+    if (fn(&e->policy, e, need, &err) == 0 && plan_is_sound(e))
+        return;
+    mc_count(e, MC_C_plan_fallback_total, 1);
+    mc_view_build(e);
+    reset_plan(e);
+    fn(&mc_policy_builtin, e, need, &err);
+}
+
+/* ---- items ----------------------------------------------------------------------------- */
+
+static void chain_params(struct mc_engine *e, struct mc_seq *q)
+{
+    struct mc_err err = {0};
+
+    q->pick.seq = q->id;
+    q->pick.gen = q->gen;
+    q->pick.n_prompt = q->n_prompt;
+    q->params = q->want;
+    if (e->policy.ops->chain &&
+        e->policy.ops->chain(e->policy.self, &q->pick, &q->want, &q->params, &err) < 0)
+        q->params = q->want;
+}
+
+/* A waiting sequence gets a slot, its sampling and the pages of its prefix. */
+static bool start(struct mc_engine *e, struct mc_seq *q)
+{
+    if (e->n_slot_free == 0)
+        return false;
+    q->slot = e->slot_free[--e->n_slot_free];
+    q->fresh = true;
+    q->n_ctx = q->n_pub = q->n_cached = mc_seq_hit(e, q, true);
+    q->n_shared_seen = q->n_page;
+    q->state = MC_STATE_PREFILL;
+    q->usage.t_start = mc_now();
+    chain_params(e, q);
+    mc_count(e, MC_C_prompt_tokens_cached_total, q->n_cached);
+    mc_observe(e, MC_H_request_queue_time_seconds, q->usage.t_start - q->usage.t_arrive);
+    pthread_mutex_lock(&e->inbox);
+    e->n_queued--;
+    pthread_mutex_unlock(&e->inbox);
+    return true;
+}
+
+static bool run(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n)
+{
+    int32_t room = e->o.chunk - s->n_tok;
+
+    if (q->state == MC_STATE_PAUSED || !mc_seq_can_run(e, q) || n < 1 || s->n_row >= e->n_slot)
+        return false;
+    if (q->state == MC_STATE_WAITING && !start(e, q))
+        return false;
+    if (!mc_step_room(e, s, q))
+        return false;
+    if (q->state == MC_STATE_DECODE)
+        n = 1;
+    else if (n > q->n_ids - q->n_ctx)
+        n = q->n_ids - q->n_ctx;
+    if (n > room)
+        n = room;
+    if (n < 1)
+        return false;
+    n = mc_step_grow(e, s, q, q->n_ctx + n) - q->n_ctx;
+    if (n < 1)
+        return false;
+    mc_step_add(e, s, q, n);
+    return true;
+}
+
+static bool drop(struct mc_engine *e, struct mc_seq *q)
+{
+    if (q->state != MC_STATE_DECODE && q->state != MC_STATE_PREFILL)
+        return false;
+    mc_seq_drop_pages(e, q);
+    q->state = MC_STATE_PAUSED;
+    q->n_preempt++;
+    mc_count(e, MC_C_num_preemptions_total, 1);
+    return true;
+}
+
+/* What was generated is known, so coming back is a prefill of the whole context. */
+static bool back(struct mc_engine *e, struct mc_seq *q)
+{
+    if (q->state != MC_STATE_PAUSED || q->n_fly > 0)
+        return false;
+    q->state = MC_STATE_PREFILL;
+    q->fresh = true;
+    q->n_ctx = q->n_pub = mc_seq_hit(e, q, true);
+    q->n_shared_seen = q->n_page;
+    return true;
+}
+
+static bool fail(struct mc_engine *e, struct mc_seq *q, int32_t code)
+{
+    struct mc_err err = {0};
+
+    mc_fail(&err, code < 0 && code > -MC_E_END_ ? code : MC_EAGAIN,
+            "refused by the scheduler policy");
+    mc_seq_end(e, q, MC_FINISH_ERROR, -1, &err);
+    return true;
+}
+
+static bool apply(struct mc_engine *e, struct mc_step *s, const struct mc_item *it)
+{
+    struct mc_seq *q = mc_seq_get(e, (struct mc_handle){it->seq, it->gen});
+
+    if (!q || q->planned == s->number)
+        return false;
+    q->planned = s->number;
+    switch (it->what) {
+    case MC_RUN:
+        return run(e, s, q, it->n);
+    case MC_DROP:
+        return drop(e, q);
+    case MC_BACK:
+        return back(e, q);
+    case MC_HOLD:
+        return true;
+    case MC_FAIL:
+        return fail(e, q, it->n);
+    default:
+        return false; /* SWAP: there is no host pool, p_host_free says so */
+    }
+}
+
+/* Decode rows first: the ragged rows of a step are [decode | prefill]. */
+static void apply_all(struct mc_engine *e, struct mc_step *s)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < e->plan.n; i++) {
+            const struct mc_item *it = &e->plan.item[i];
+            const struct mc_seq *q = mc_seq_get(e, (struct mc_handle){it->seq, it->gen});
+            bool decode = it->what == MC_RUN && q && q->state == MC_STATE_DECODE;
+
+            if (decode == (pass == 0) && !apply(e, s, it))
+                mc_count(e, MC_C_plan_trimmed_total, 1);
+        }
+}
+
+/* ---- growth that can't be met ------------------------------------------------------------ */
+
+static int32_t pages_short(const struct mc_engine *e)
+{
+    const struct mc_step_view *v = e->view;
+    int32_t need = 0;
+
+    for (int32_t i = 0; i < v->n_row; i++)
+        if (mc_view_row(v, i)->state == MC_STATE_DECODE)
+            need += mc_view_row(v, i)->p_step;
+    return need - v->p_free - v->p_evict;
+}
+
+/* A sequence that holds all there is and needs more ends here, alone. */
+static void end_the_full(struct mc_engine *e)
+{
+    struct mc_seq *only = NULL;
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < e->n_live; i++) {
+        struct mc_seq *q = &e->seqs[e->live[i]];
+
+        if (q->n_page > 0) {
+            only = q;
+            n++;
+        }
+    }
+    if (n == 1 && only->n_fly == 0 && mc_kv_n_pending(e->kv) == 0)
+        mc_seq_end(e, only, MC_FINISH_LENGTH, -1, NULL);
+}
+
+static void make_room(struct mc_engine *e, struct mc_step *s)
+{
+    int32_t need = pages_short(e);
+
+    /* pages already on their way back are enough: the next turn has them */
+    if (need <= 0 || need <= mc_kv_n_pending(e->kv))
+        return;
+    ask(e, ask_evict, need);
+    for (int32_t i = 0; i < e->plan.n; i++)
+        if (e->plan.item[i].what != MC_DROP || !apply(e, s, &e->plan.item[i]))
+            mc_count(e, MC_C_plan_trimmed_total, 1);
+    end_the_full(e);
+    mc_view_build(e);
+}
+
+int mc_plan_next(struct mc_engine *e)
+{
+    struct mc_step *s = &e->step[e->n_step % MC_DEPTH];
+    double t0 = mc_now();
+
+    mc_view_build(e);
+    if (e->view->n_row == 0)
+        return 0;
+    mc_step_begin(e, s);
+    make_room(e, s);
+    ask(e, ask_plan, 0);
+    mc_view_read_back(e);
+    apply_all(e, s);
+    mc_observe(e, MC_H_plan_seconds, mc_now() - t0);
+    e->idle_by_policy = s->n_row == 0 && e->n_step == e->n_published;
+    if (e->idle_by_policy)
+        mc_count(e, MC_C_idle_by_policy_total, 1);
+    return s->n_row > 0;
+}

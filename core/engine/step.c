@@ -1,0 +1,254 @@
+/* step.c - a step's staging and its way to the device.
+ *
+ * Owns the device memory that steps share and MC_DEPTH blocks of staging. THREAD: the
+ * engine's.
+ * Always true: device state changes only by what is enqueued here, in stream order: the
+ * cleared pages, then row arrays and deltas (table_apply), forward, sample. So a slot or a
+ * page may be given to the next sequence while an older step that names it still runs: its
+ * new owner's deltas come later in the stream. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/engine/engine_int.h"
+
+static int32_t *writable(const int32_t *p)
+{
+    return (int32_t *)(uintptr_t)p; /* staging: bound as the device sees it, const */
+}
+
+static int open_staging(struct mc_engine *e, struct mc_step *s)
+{
+    struct mc_mem *m = &e->mem;
+
+    s->row = calloc((size_t)e->n_slot, sizeof *s->row);
+    s->rows_base = mc_mem_take_host(m, e->rows_bytes);
+    s->delta = mc_mem_take_host(m, (size_t)e->max_delta * sizeof *s->delta);
+    s->slots_in = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->slots_in);
+    s->init = mc_mem_take_host(m, (size_t)e->max_init * sizeof *s->init);
+    s->n_init = mc_mem_take_host(m, sizeof *s->n_init);
+    s->ring = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->ring);
+    if (!s->row || !s->rows_base || !s->delta || !s->slots_in || !s->init || !s->n_init ||
+        !s->ring)
+        return MC_ENOMEM;
+    s->rows = mc_rows_bind(s->rows_base, e->o.chunk, e->n_slot, e->n_slot);
+    return 0;
+}
+
+static int open_device(struct mc_engine *e)
+{
+    struct mc_mem *m = &e->mem;
+    struct mc_step_mem *d = &e->dev;
+    size_t v = (size_t)e->model.cfg.vocab, slots = (size_t)e->n_slot;
+    size_t table = slots * (size_t)e->pitch * sizeof(int32_t);
+
+    e->rows_bytes = mc_rows_bytes(e->o.chunk, e->n_slot, e->n_slot);
+    e->rows_dev = mc_mem_take(m, e->rows_bytes);
+    d->kv.base = mc_mem_take(m, (size_t)d->kv.n_page * (size_t)d->kv.page_stride);
+    d->kv.table = mc_mem_take(m, table);
+    d->kv.want_tag = mc_mem_take(m, table);
+    d->kv.tag = mc_mem_take(m, (size_t)d->kv.n_page * sizeof(uint32_t));
+    d->slots = mc_mem_take(m, slots * sizeof *d->slots);
+    d->counts = mc_mem_take(m, slots * v * sizeof *d->counts);
+    d->bias = mc_mem_take(m, slots * MC_MAX_BIAS * sizeof *d->bias);
+    d->masks = mc_mem_take(m, MC_MAX_SETS * ((v + 31) / 32) * sizeof *d->masks);
+    d->eos = mc_mem_put(m, e->model.cfg.eos, sizeof e->model.cfg.eos);
+    d->logits = mc_mem_take(m, slots * v * sizeof(float));
+    d->raw = mc_mem_take(m, slots * v * sizeof(float));
+    d->stat = mc_mem_take(m, slots * 4 * sizeof(float));
+    d->out = mc_mem_take(m, slots * sizeof *d->out);
+    if (!e->rows_dev || !d->kv.base || !d->kv.table || !d->kv.want_tag || !d->kv.tag ||
+        !d->slots || !d->counts || !d->bias || !d->masks || !d->eos || !d->logits || !d->raw ||
+        !d->stat || !d->out)
+        return MC_ENOMEM;
+    d->rows = mc_rows_bind(e->rows_dev, e->o.chunk, e->n_slot, e->n_slot);
+    return 0;
+}
+
+int mc_step_open(struct mc_engine *e, struct mc_err *err)
+{
+    int rc;
+
+    /* a sequence that starts or comes back brings its pages, its ids and its biases */
+    e->max_delta = e->o.max_context + e->pitch + MC_MAX_BIAS + 4 * e->n_slot + 64;
+    e->max_init = e->n_slot + e->o.chunk / MC_PAGE + 1;
+    rc = open_device(e);
+    for (int i = 0; i < MC_DEPTH && rc == 0; i++)
+        rc = open_staging(e, &e->step[i]);
+    if (rc < 0)
+        return mc_fail(err, rc,
+                       "no memory for %d KV pages and %d slots: lower --kv-memory (%zu bytes "
+                       "taken so far)",
+                       e->dev.kv.n_page, e->n_slot, e->mem.bytes);
+    return 0;
+}
+
+void mc_step_begin(struct mc_engine *e, struct mc_step *s)
+{
+    s->number = e->n_step + 1;
+    s->n_row = s->n_out = s->n_tok = s->n_decode = 0;
+    s->n_delta = s->n_slots_in = 0;
+    *s->n_init = 0;
+    memset(writable(s->rows.live), 0, 4 * sizeof(int32_t));
+    writable(s->rows.q0)[0] = 0;
+}
+
+static void delta(struct mc_step *s, int what, int32_t slot, int32_t at, int32_t value,
+                  uint32_t tag)
+{
+    s->delta[s->n_delta++] = (struct mc_delta){what, slot, at, value, tag};
+}
+
+static int32_t deltas_of(const struct mc_seq *q)
+{
+    bool counts = q->fresh && (q->params.repetition_penalty != 1 ||
+                               q->params.presence_penalty != 0 ||
+                               q->params.frequency_penalty != 0);
+
+    return (q->fresh ? 1 + q->n_page + q->n_bias : 0) + (counts ? q->n_ids : 0) + 1;
+}
+
+bool mc_step_room(const struct mc_engine *e, const struct mc_step *s, const struct mc_seq *q)
+{
+    return s->n_delta + deltas_of(q) + e->o.chunk / MC_PAGE + 2 <= e->max_delta;
+}
+
+/* Takes pages for a context of n_ctx tokens; returns the context that they cover. */
+int mc_step_grow(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n_ctx)
+{
+    while (q->n_page * MC_PAGE < n_ctx && *s->n_init < e->max_init) {
+        uint32_t tag;
+        int32_t page = mc_kv_take(e->kv, &tag);
+
+        if (page < 0)
+            break;
+        s->init[*s->n_init][0] = (uint32_t)page;
+        s->init[*s->n_init][1] = tag;
+        ++*s->n_init;
+        if (!q->fresh) /* a fresh slot's whole table is written by set_slot */
+            delta(s, MC_DELTA_PAGE, q->slot, q->n_page, page, tag);
+        q->page[q->n_page++] = page;
+    }
+    return q->n_page * MC_PAGE < n_ctx ? q->n_page * MC_PAGE : n_ctx;
+}
+
+static uint32_t float_bits(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+static struct mc_samp samp_of(const struct mc_seq *q)
+{
+    const struct mc_params *p = &q->params;
+    struct mc_samp s = {
+        .temperature = (float)p->temperature,
+        .top_p = (float)p->top_p,
+        .min_p = (float)p->min_p,
+        .rep = (float)p->repetition_penalty,
+        .presence = (float)p->presence_penalty,
+        .frequency = (float)p->frequency_penalty,
+        .top_k = p->top_k,
+        .n_bias = q->n_bias,
+        .no_eos_until = p->min_tokens,
+        .seed_lo = (uint32_t)q->seed,
+        .seed_hi = (uint32_t)(q->seed >> 32),
+    };
+
+    for (int i = 0; i < 2; i++)
+        if (p->ban[i] >= 0 && p->ban[i] < MC_MAX_SETS)
+            s.ban[s.n_ban++] = p->ban[i];
+    if (s.rep != 1 || s.presence != 0 || s.frequency != 0)
+        s.flags |= MC_SAMP_PENALTY;
+    if (p->flags & MC_PARAM_PICK)
+        s.flags |= MC_SAMP_CANDS;
+    if (q->n_top >= 0)
+        s.flags |= MC_SAMP_TOP;
+    return s;
+}
+
+/* Everything of a slot that starts or comes back: state, table, biases, counts. */
+static void set_slot(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
+{
+    struct mc_slot *in = &s->slots_in[s->n_slots_in];
+
+    *in = (struct mc_slot){.tok = -1, .pos = q->n_ctx, .n_gen = q->n_gen, .samp = samp_of(q)};
+    delta(s, MC_DELTA_SLOT, q->slot, 0, s->n_slots_in++, 0);
+    for (int32_t i = 0; i < q->n_page; i++)
+        delta(s, MC_DELTA_PAGE, q->slot, i, q->page[i], mc_kv_tag(e->kv, q->page[i]));
+    for (int32_t i = 0; i < q->n_bias; i++)
+        delta(s, MC_DELTA_BIAS, q->slot, i, q->bias[i].id, float_bits(q->bias[i].add));
+    if (in->samp.flags & MC_SAMP_PENALTY)
+        for (int32_t i = 0; i < q->n_ids; i++)
+            delta(s, i < q->n_prompt ? MC_DELTA_SEEN : MC_DELTA_GEN, q->slot, 0, q->ids[i], 0);
+    q->fresh = false;
+}
+
+void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n)
+{
+    bool decode = q->state == MC_STATE_DECODE;
+    int32_t *tok = writable(s->rows.tok), *pos = writable(s->rows.pos);
+    int32_t *row_seq = writable(s->rows.row_seq);
+    bool sampled;
+
+    if (q->fresh)
+        set_slot(e, s, q);
+    if (q->override_tok >= 0) {
+        delta(s, MC_DELTA_TOK, q->slot, 0, q->override_tok, 0);
+        q->override_tok = -1;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        tok[s->n_tok + i] = decode ? -1 : q->ids[q->n_ctx + i];
+        pos[s->n_tok + i] = q->n_ctx + i;
+        row_seq[s->n_tok + i] = s->n_row;
+    }
+    q->n_ctx += n;
+    sampled = decode || (q->n_ctx == q->n_ids && mc_seq_room(e, q) > 0);
+    s->row[s->n_row] =
+        (struct mc_step_row){q->id, q->gen, q->n_ctx, sampled ? s->n_out : -1};
+    if (sampled)
+        writable(s->rows.out_row)[s->n_out++] = s->n_tok + n - 1;
+    writable(s->rows.kv_len)[s->n_row] = q->n_ctx;
+    writable(s->rows.slot)[s->n_row] = q->slot;
+    s->n_tok += n;
+    s->n_decode += decode;
+    writable(s->rows.q0)[++s->n_row] = s->n_tok;
+    q->n_fly += sampled;
+    if (!decode && q->n_ctx == q->n_ids)
+        q->state = MC_STATE_DECODE;
+}
+
+int mc_step_enqueue(struct mc_engine *e, struct mc_step *s)
+{
+    struct mc_page_init_p init = {.kv = e->dev.kv, .list = &s->init[0][0], .n_list = s->n_init,
+                                  .cap = e->max_init};
+    struct mc_table_apply_p up = {
+        .kv = e->dev.kv, .slots = e->dev.slots, .counts = e->dev.counts, .bias = e->dev.bias,
+        .vocab = e->model.cfg.vocab, .rows_from = s->rows_base, .rows_to = e->rows_dev,
+        .rows_bytes = e->rows_bytes, .delta = s->delta, .n_delta = s->n_delta,
+        .slots_in = s->slots_in};
+    int32_t *live = writable(s->rows.live);
+    int rc;
+
+    live[MC_LIVE_ROWS] = s->n_tok;
+    live[MC_LIVE_DECODE] = s->n_decode;
+    live[MC_LIVE_SEQS] = s->n_row;
+    live[MC_LIVE_OUT] = s->n_out;
+    rc = mc_k_page_init(e->be, e->stream, &init);
+    if (rc == 0)
+        rc = mc_k_table_apply(e->be, e->stream, &up);
+    if (rc == 0)
+        rc = mc_pass_forward(e->pass, e->stream, NULL);
+    if (rc == 0 && s->n_out > 0)
+        rc = mc_pass_sample(e->pass, e->stream, s->ring);
+    s->ticket = e->be->mark(e->stream);
+    s->t_enqueue = mc_now();
+    mc_count(e, MC_C_steps_total, 1);
+    mc_count(e, MC_C_prompt_tokens_total, s->n_tok - s->n_decode);
+    mc_count(e, MC_C_weight_bytes_read_total,
+             (double)e->model.body_bytes + (s->n_out > 0 ? (double)e->model.head_bytes : 0));
+    e->n_step++;
+    return rc;
+}

@@ -1,0 +1,241 @@
+/* view.c - the block that a policy sees: a copied view, rows, lanes, tenants and orders.
+ *
+ * Owns nothing; fills e->view. THREAD: the engine's.
+ * Always true: rows are those that could run in this step or be preempted, in order of
+ * arrival; offsets are 8-byte aligned; every order is a permutation of the rows. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/engine/engine_int.h"
+
+size_t mc_view_cap(const struct mc_engine *e)
+{
+    size_t n = (size_t)e->n_seqs;
+
+    return sizeof(struct mc_step_view) + n * sizeof(struct mc_row) +
+           (MC_N_LANE + MC_N_TENANT) * sizeof(struct mc_party) +
+           (size_t)MC_N_ORDER * n * sizeof(int32_t) + 64;
+}
+
+static int32_t pages_of(int32_t tokens)
+{
+    return (tokens + MC_PAGE - 1) / MC_PAGE;
+}
+
+/* Pages that the row takes to do anything at all in the next step. */
+static int32_t pages_next(const struct mc_seq *q, int32_t hit)
+{
+    int32_t want = 0;
+
+    if (q->state == MC_STATE_DECODE)
+        want = pages_of(q->n_ctx + 1) - q->n_page;
+    else if (q->state == MC_STATE_PAUSED)
+        want = pages_of(q->n_ids + 1);
+    else
+        want = pages_of(q->n_ctx + hit + 1) - q->n_page;
+    return want > 0 ? want : 0;
+}
+
+static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
+{
+    int32_t hit = q->state == MC_STATE_WAITING ? mc_seq_hit(e, q, false) : 0;
+
+    *r = (struct mc_row){
+        .seq = q->id,
+        .gen = q->gen,
+        .tenant = q->tenant,
+        .lane = q->lane,
+        .state = (uint16_t)q->state,
+        .priority = (int16_t)q->priority,
+        .n_preempt = (int16_t)q->n_preempt,
+        .t_arrive = q->usage.t_arrive,
+        .t_start = q->usage.t_start,
+        .t_first = q->usage.t_first,
+        .t_last = q->t_last,
+        .due_end = q->deadline,
+        .n_guess = (float)(q->limit - q->n_gen),
+        .n_prompt = q->n_prompt,
+        .n_gen = q->n_gen,
+        .n_max = q->limit,
+        .n_ctx = q->n_ctx,
+        .n_ahead = q->n_fly,
+        .n_left = q->n_ids - q->n_ctx - hit,
+        .n_hit = hit,
+        .n_hit_soon = hit,
+        .p_held = q->n_page,
+        .p_own = q->n_page,
+        .p_step = pages_next(q, hit),
+    };
+    if (q->state == MC_STATE_DECODE)
+        r->n_left = 0;
+    memcpy(r->user, q->user, sizeof r->user);
+}
+
+static void fill_party(struct mc_party_state *s, struct mc_party *p,
+                       uint32_t id, double now)
+{
+    mc_party_decay(s, now);
+    *p = (struct mc_party){.id = id, .weight = s->weight, .tok_in = s->tok_in,
+                           .tok_out = s->tok_out, .served = s->served,
+                           .vtime = (s->tok_in + s->tok_out) / (double)s->weight};
+    memcpy(p->user, s->user, sizeof p->user);
+}
+
+static void count_row(struct mc_party *p, const struct mc_row *r)
+{
+    if (r->state == MC_STATE_WAITING)
+        p->n_wait++;
+    else
+        p->n_run++;
+    p->p_held += r->p_held;
+}
+
+/* ---- orders ---------------------------------------------------------------------------- */
+
+struct sort {
+    const struct mc_row *row;
+    const struct mc_party *lane;
+    enum mc_order by;
+};
+
+/* Smaller comes first; equal keys keep the order of arrival. */
+static double key(const struct sort *s, int32_t i)
+{
+    const struct mc_row *r = &s->row[i];
+
+    switch (s->by) {
+    case MC_ORDER_DUE:
+        return r->due_end > 0 ? r->due_end : 1e300;
+    case MC_ORDER_PRIORITY:
+        return -r->priority;
+    case MC_ORDER_SHORTEST:
+        return r->n_left;
+    case MC_ORDER_YOUNGEST:
+        return -i;
+    case MC_ORDER_VTIME:
+        return s->lane[r->lane].vtime;
+    case MC_ORDER_GROUP:
+        return r->group;
+    default:
+        return i;
+    }
+}
+
+static int compare(const void *a, const void *b, void *ctx)
+{
+    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    double x = key(ctx, i), y = key(ctx, j);
+
+    return x < y ? -1 : x > y ? 1 : i - j;
+}
+
+static void fill_orders(struct mc_step_view *v)
+{
+    struct sort s = {.row = mc_view_row(v, 0), .lane = mc_view_lane(v, 0)};
+    int32_t *out = (int32_t *)((char *)v + v->off_order);
+
+    for (int o = 0; o < MC_N_ORDER; o++, out += v->n_row) {
+        for (int32_t i = 0; i < v->n_row; i++)
+            out[i] = i;
+        s.by = (enum mc_order)o;
+        if (o != MC_ORDER_ARRIVAL)
+            qsort_r(out, (size_t)v->n_row, sizeof *out, compare, &s);
+    }
+}
+
+/* ---- the block ------------------------------------------------------------------------- */
+
+static int32_t parties_used(const struct mc_engine *e, bool tenants)
+{
+    uint32_t most = 0;
+
+    for (int32_t i = 0; i < e->n_live; i++) {
+        const struct mc_seq *q = &e->seqs[e->live[i]];
+        uint32_t id = tenants ? q->tenant : q->lane;
+
+        most = id > most ? id : most;
+    }
+    return (int32_t)most + 1;
+}
+
+static void lay_out(struct mc_engine *e, struct mc_step_view *v)
+{
+    uint32_t at = (uint32_t)sizeof *v;
+
+    v->n_lane = parties_used(e, false);
+    v->n_tenant = parties_used(e, true);
+    v->n_order = MC_N_ORDER;
+    v->off_row = at;
+    at += (uint32_t)((size_t)v->n_row * sizeof(struct mc_row));
+    v->off_lane = at;
+    at += (uint32_t)((size_t)v->n_lane * sizeof(struct mc_party));
+    v->off_tenant = at;
+    at += (uint32_t)((size_t)v->n_tenant * sizeof(struct mc_party));
+    v->off_order = at;
+    at += (uint32_t)((size_t)(v->n_order * v->n_row) * sizeof(int32_t));
+    v->bytes = (at + 7) & ~7u;
+}
+
+void mc_view_build(struct mc_engine *e)
+{
+    struct mc_step_view *v = e->view;
+    struct mc_row *row = (struct mc_row *)(v + 1);
+    struct mc_party *lane, *tenant;
+    double now = mc_now();
+
+    *v = (struct mc_step_view){
+        .abi = MC_ABI,
+        .epoch = ++e->epoch,
+        .step = (double)e->n_step,
+        .now = now,
+        .tok_cap = e->o.chunk,
+        .row_cap = e->n_slot,
+        .p_tokens = MC_PAGE,
+        .p_total = mc_kv_total(e->kv),
+        .p_free = mc_kv_n_free(e->kv),
+        .p_evict = mc_kv_n_cached(e->kv),
+        .p_pending = mc_kv_n_pending(e->kv),
+        .fly_rows = e->n_step > e->n_published ? e->step[e->n_published % MC_DEPTH].n_row : 0,
+        .fly_tokens = e->n_step > e->n_published ? e->step[e->n_published % MC_DEPTH].n_tok : 0,
+    };
+    for (int32_t i = 0; i < e->n_live; i++) {
+        struct mc_seq *q = &e->seqs[e->live[i]];
+
+        if (!mc_seq_can_run(e, q))
+            continue;
+        fill_row(e, q, &row[v->n_row++]);
+        v->n_wait_all += q->state == MC_STATE_WAITING;
+    }
+    lay_out(e, v);
+    lane = (struct mc_party *)((char *)v + v->off_lane);
+    tenant = (struct mc_party *)((char *)v + v->off_tenant);
+    for (int32_t i = 0; i < v->n_lane; i++)
+        fill_party(&e->lane[i], &lane[i], (uint32_t)i, now);
+    for (int32_t i = 0; i < v->n_tenant; i++)
+        fill_party(&e->tenant[i], &tenant[i], (uint32_t)i, now);
+    for (int32_t i = 0; i < v->n_row; i++) {
+        count_row(&lane[row[i].lane], &row[i]);
+        count_row(&tenant[row[i].tenant], &row[i]);
+    }
+    fill_orders(v);
+}
+
+void mc_view_read_back(struct mc_engine *e)
+{
+    const struct mc_step_view *v = e->view;
+    const struct mc_party *tenant =
+        (const struct mc_party *)((const char *)v + v->off_tenant);
+
+    for (int32_t i = 0; i < v->n_row; i++) {
+        const struct mc_row *r = mc_view_row(v, i);
+        struct mc_seq *q = mc_seq_get(e, (struct mc_handle){r->seq, r->gen});
+
+        if (q)
+            memcpy(q->user, r->user, sizeof q->user);
+    }
+    for (int32_t i = 0; i < v->n_lane; i++)
+        memcpy(e->lane[i].user, mc_view_lane(v, i)->user, sizeof e->lane[i].user);
+    for (int32_t i = 0; i < v->n_tenant; i++)
+        memcpy(e->tenant[i].user, tenant[i].user, sizeof e->tenant[i].user);
+}
