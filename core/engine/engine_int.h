@@ -6,6 +6,7 @@
  *   plan.c     a plan checked, trimmed and turned into rows
  *   step.c     device memory, staging, enqueueing a step
  *   publish.c  what came back: tokens, stops, prefix pages
+ *   sets.c     vocabulary sets that samplers ban, on the device
  *   stats.c    counters, histograms, what lanes and tenants were served
  *
  * Rules
@@ -65,7 +66,7 @@ struct mc_seq {
     double t_last;
     struct mc_usage usage;
     double user[MC_N_USER];
-    uint64_t planned;       /* step number that last named it */
+    uint64_t planned;       /* plan that last named it */
 };
 
 /* A sampled or plain row of an enqueued step. */
@@ -76,7 +77,7 @@ struct mc_step_row {
 };
 
 struct mc_step {
-    uint64_t ticket, number;
+    uint64_t ticket, plan; /* plan: its number among plans */
     int32_t n_row, n_out, n_tok, n_decode;
     double t_enqueue;
     struct mc_step_row *row; /* [slots] */
@@ -116,15 +117,17 @@ struct mc_engine {
     struct mc_seq *seqs; /* [n_seqs] */
     int32_t n_seqs, n_slot;
     int32_t *live, n_live; /* indices of sequences in the engine, in arrival order */
+    uint32_t *live_gen;    /* [n_seqs] generation of each that is live, else 0 */
     int32_t *slot_free, n_slot_free;
     struct mc_step step[MC_DEPTH];
-    uint64_t n_step, n_published; /* steps enqueued, published */
+    uint64_t n_plan, n_step, n_published; /* plans made; steps enqueued, published */
     int depth;
     struct mc_party_state lane[MC_N_LANE], tenant[MC_N_TENANT];
     struct mc_step_view *view; /* the block */
     size_t view_bytes;
     struct mc_plan plan;
     uint32_t epoch;
+    int32_t set_handle[MC_MAX_SETS]; /* vocabulary set in each place of dev.masks, -1 */
     bool idle_by_policy;
 
     pthread_mutex_t look;  /* live sequences, for status and seqs */
@@ -190,6 +193,9 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
 bool mc_step_room(const struct mc_engine *e, const struct mc_step *s, const struct mc_seq *q);
 int mc_step_grow(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n_ctx);
 int mc_step_enqueue(struct mc_engine *e, struct mc_step *s);
+
+/* sets.c: the place of a policy's vocabulary set in device memory, or -1 */
+int32_t mc_set_place(struct mc_engine *e, int32_t handle);
 
 /* publish.c */
 void mc_publish(struct mc_engine *e, struct mc_step *s);

@@ -75,10 +75,14 @@ static void chain_params(struct mc_engine *e, struct mc_seq *q)
     q->pick.seq = q->id;
     q->pick.gen = q->gen;
     q->pick.n_prompt = q->n_prompt;
+    q->pick.seed_lo = (uint32_t)q->seed;
+    q->pick.seed_hi = (uint32_t)(q->seed >> 32);
     q->params = q->want;
     if (e->policy.ops->chain &&
         e->policy.ops->chain(e->policy.self, &q->pick, &q->want, &q->params, &err) < 0)
         q->params = q->want;
+    for (int i = 0; i < 2; i++)
+        q->params.ban[i] = mc_set_place(e, q->params.ban[i]);
 }
 
 /* A waiting sequence gets a slot, its sampling and the pages of its prefix. */
@@ -144,6 +148,7 @@ static bool back(struct mc_engine *e, struct mc_seq *q)
         return false;
     q->state = MC_STATE_PREFILL;
     q->fresh = true;
+    q->override_tok = -1; /* it is among the ids now */
     q->n_ctx = q->n_pub = mc_seq_hit(e, q, true);
     q->n_shared_seen = q->n_page;
     return true;
@@ -163,9 +168,9 @@ static bool apply(struct mc_engine *e, struct mc_step *s, const struct mc_item *
 {
     struct mc_seq *q = mc_seq_get(e, (struct mc_handle){it->seq, it->gen});
 
-    if (!q || q->planned == s->number)
+    if (!q || q->planned == s->plan)
         return false;
-    q->planned = s->number;
+    q->planned = s->plan;
     switch (it->what) {
     case MC_RUN:
         return run(e, s, q, it->n);

@@ -4,7 +4,7 @@
  * Owns nothing. THREAD: the engine's, with `look` held; the step's ticket has passed.
  * Always true: a token is appended to its sequence before its sink sees it; a row whose
  * sequence ended meanwhile (a stop was seen a step earlier) is ignored. */
-#include <math.h>
+#include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -74,6 +74,16 @@ static int32_t pick(struct mc_engine *e, struct mc_seq *q, const struct mc_out *
     return id;
 }
 
+/* The last 32 tokens, for a sampler that looks back. */
+static void push_tail(struct mc_pick_seq *p, int32_t id)
+{
+    const int32_t cap = sizeof p->tail / sizeof p->tail[0];
+
+    if (p->n_tail == cap)
+        memmove(p->tail, p->tail + 1, (size_t)(--p->n_tail) * sizeof *p->tail);
+    p->tail[p->n_tail++] = id;
+}
+
 static float logprob_of(const struct mc_out *o, int32_t id)
 {
     if (id == o->tok)
@@ -128,6 +138,7 @@ static void publish_token(struct mc_engine *e, struct mc_seq *q, const struct mc
         return;
     }
     q->n_gen++;
+    push_tail(&q->pick, id);
     mc_count(e, MC_C_generation_tokens_total, 1);
     mc_party_serve(&e->lane[q->lane], now, 0, 1);
     mc_party_serve(&e->tenant[q->tenant], now, 0, 1);

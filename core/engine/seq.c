@@ -12,12 +12,9 @@
 
 struct mc_seq *mc_seq_get(struct mc_engine *e, struct mc_handle h)
 {
-    struct mc_seq *q;
-
-    if (h.seq == 0 || h.seq > (uint32_t)e->n_seqs)
+    if (h.seq == 0 || h.seq > (uint32_t)e->n_seqs || h.gen == 0)
         return NULL;
-    q = &e->seqs[h.seq - 1];
-    return q->gen == h.gen && q->state != 0 && q->state != MC_STATE_DONE ? q : NULL;
+    return e->live_gen[h.seq - 1] == h.gen ? &e->seqs[h.seq - 1] : NULL;
 }
 
 /* ---- from a request -------------------------------------------------------------------- */
@@ -275,10 +272,9 @@ static void unlist(struct mc_engine *e, const struct mc_seq *q)
 {
     int32_t index = (int32_t)q->id - 1, i = 0;
 
-    while (i < e->n_live && e->live[i] != index)
+    e->live_gen[index] = 0;
+    while (e->live[i] != index)
         i++;
-    if (i == e->n_live)
-        return; /* it ended in the inbox */
     memmove(e->live + i, e->live + i + 1, (size_t)(e->n_live - i - 1) * sizeof *e->live);
     e->n_live--;
 }
@@ -293,8 +289,7 @@ static void release(struct mc_engine *e, struct mc_seq *q)
     q->ids = q->page = NULL, q->chain = NULL, q->bias = NULL;
     q->slot = -1;
     pthread_mutex_lock(&e->inbox);
-    q->gen++;
-    q->state = 0;
+    q->gen += q->gen == UINT32_MAX ? 2 : 1; /* never 0 */
     q->next = e->seq_free;
     e->seq_free = q;
     pthread_mutex_unlock(&e->inbox);

@@ -85,7 +85,7 @@ int mc_step_open(struct mc_engine *e, struct mc_err *err)
 
 void mc_step_begin(struct mc_engine *e, struct mc_step *s)
 {
-    s->number = e->n_step + 1;
+    s->plan = ++e->n_plan;
     s->n_row = s->n_out = s->n_tok = s->n_decode = 0;
     s->n_delta = s->n_slots_in = 0;
     *s->n_init = 0;
