@@ -1,0 +1,196 @@
+/* solo.c - one sequence run by hand through a pass.
+ *
+ * Owns its buffers. THREAD: one.
+ * Always true: page i of the sequence is physical page i; tags are not checked against
+ * anything but themselves. The rows are prefill rows, also where there is only one. */
+#include "core/model/solo.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/model/memory.h"
+
+struct mc_solo {
+    const struct mc_model *m;
+    struct mc_solo_opts o;
+    struct mc_mem mem;
+    struct mc_step_mem dev;
+    struct mc_pass *pass;
+    struct mc_stream *stream;
+    struct mc_rows stage;
+    void *stage_base, *rows_dev;
+    size_t rows_bytes;
+    uint32_t (*init)[2];
+    int32_t *n_init, n_page;
+    struct mc_delta *delta;
+    struct mc_slot *slot_in;
+    int32_t pos;
+};
+
+static int take_all(struct mc_solo *s)
+{
+    const struct mc_config *c = &s->m->cfg;
+    struct mc_step_mem *d = &s->dev;
+    struct mc_kv *kv = &d->kv;
+    size_t v = (size_t)c->vocab, outs = (size_t)s->o.outs;
+    size_t pages = (size_t)s->n_page;
+
+    *kv = (struct mc_kv){.hk = c->n_kv_head, .d = c->head_dim, .n_layer = c->n_layer,
+                         .n_shard = 1, .layout = (uint16_t)s->o.kv, .pitch = s->n_page,
+                         .n_page = s->n_page, .n_slot = 1};
+    kv->layer_stride = mc_kv_layer_bytes(kv->layout, kv->hk, kv->d);
+    kv->page_stride = kv->layer_stride * c->n_layer;
+    kv->base = mc_mem_take(&s->mem, pages * (size_t)kv->page_stride);
+    kv->table = mc_mem_take(&s->mem, pages * sizeof(int32_t));
+    kv->want_tag = mc_mem_take(&s->mem, pages * sizeof(uint32_t));
+    kv->tag = mc_mem_take(&s->mem, pages * sizeof(uint32_t));
+    s->rows_bytes = mc_rows_bytes(s->o.rows, 1, s->o.outs);
+    s->rows_dev = mc_mem_take(&s->mem, s->rows_bytes);
+    s->stage_base = mc_mem_take_host(&s->mem, s->rows_bytes);
+    s->init = mc_mem_take_host(&s->mem, pages * sizeof *s->init);
+    s->n_init = mc_mem_take_host(&s->mem, sizeof *s->n_init);
+    s->delta = mc_mem_take_host(&s->mem, (pages + 1) * sizeof *s->delta);
+    s->slot_in = mc_mem_take_host(&s->mem, sizeof *s->slot_in);
+    d->slots = mc_mem_take(&s->mem, sizeof *d->slots);
+    d->counts = mc_mem_take(&s->mem, v * sizeof *d->counts);
+    d->bias = mc_mem_take(&s->mem, MC_MAX_BIAS * sizeof *d->bias);
+    d->masks = mc_mem_take(&s->mem, (v + 31) / 32 * sizeof *d->masks);
+    d->eos = mc_mem_put(&s->mem, c->eos, sizeof c->eos);
+    d->logits = mc_mem_take(&s->mem, outs * v * sizeof(float));
+    d->raw = mc_mem_take(&s->mem, outs * v * sizeof(float));
+    d->stat = mc_mem_take(&s->mem, outs * 4 * sizeof(float));
+    d->out = mc_mem_take(&s->mem, outs * sizeof *d->out);
+    return kv->base && kv->table && kv->want_tag && kv->tag && s->rows_dev && s->stage_base &&
+                   s->init && s->n_init && s->delta && s->slot_in && d->slots && d->counts &&
+                   d->bias && d->masks && d->eos && d->logits && d->raw && d->stat && d->out
+               ? 0
+               : MC_ENOMEM;
+}
+
+int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o, struct mc_solo **out,
+                 struct mc_err *err)
+{
+    struct mc_pass_caps caps = {.rows = o->rows, .seqs = 1, .outs = o->outs,
+                                .context = o->context};
+    struct mc_solo *s = calloc(1, sizeof *s);
+    int rc = MC_ENOMEM;
+
+    if (!s)
+        return mc_fail(err, MC_ENOMEM, "no memory for a sequence");
+    s->m = m;
+    s->o = *o;
+    s->n_page = (o->context + MC_PAGE - 1) / MC_PAGE;
+    mc_mem_init(&s->mem, m->be);
+    if (m->be->row_dt != MC_F32)
+        rc = mc_fail(err, MC_EUNSUP, "backend %s: results can't be read on the host",
+                     m->be->name);
+    else if (take_all(s) < 0)
+        rc = mc_fail(err, MC_ENOMEM, "no memory for a context of %d", o->context);
+    else
+        rc = m->be->stream_new(m->be, &s->stream);
+    if (rc == 0) {
+        s->stage = mc_rows_bind(s->stage_base, o->rows, 1, o->outs);
+        s->dev.rows = mc_rows_bind(s->rows_dev, o->rows, 1, o->outs);
+        rc = mc_pass_open(m, &caps, &s->dev, &s->pass, err);
+    }
+    if (rc < 0) {
+        mc_solo_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void mc_solo_close(struct mc_solo *s)
+{
+    if (!s)
+        return;
+    if (s->stream)
+        s->m->be->stream_free(s->stream);
+    mc_pass_close(s->pass);
+    mc_mem_fini(&s->mem);
+    free(s);
+}
+
+void mc_solo_reset(struct mc_solo *s)
+{
+    s->pos = 0;
+}
+
+/* Fills the staging of one run; everything of the slot and its table at position 0. */
+static void stage(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
+                  int32_t n_out, struct mc_table_apply_p *up)
+{
+    int32_t *live = s->stage_base;
+    int32_t n_delta = 0;
+
+    live[MC_LIVE_ROWS] = n;
+    live[MC_LIVE_DECODE] = 0;
+    live[MC_LIVE_SEQS] = 1;
+    live[MC_LIVE_OUT] = n_out;
+    for (int32_t i = 0; i < n; i++) {
+        ((int32_t *)(uintptr_t)s->stage.tok)[i] = ids[i];
+        ((int32_t *)(uintptr_t)s->stage.pos)[i] = s->pos + i;
+        ((int32_t *)(uintptr_t)s->stage.row_seq)[i] = 0;
+    }
+    ((int32_t *)(uintptr_t)s->stage.q0)[0] = 0;
+    ((int32_t *)(uintptr_t)s->stage.q0)[1] = n;
+    ((int32_t *)(uintptr_t)s->stage.kv_len)[0] = s->pos + n;
+    ((int32_t *)(uintptr_t)s->stage.slot)[0] = 0;
+    if (n_out)
+        memcpy((int32_t *)(uintptr_t)s->stage.out_row, out_row, (size_t)n_out * sizeof *out_row);
+    *s->n_init = 0;
+    if (s->pos == 0) {
+        *s->slot_in = (struct mc_slot){.tok = -1, .samp = {.top_p = 1, .rep = 1}};
+        s->delta[n_delta++] = (struct mc_delta){.what = MC_DELTA_SLOT};
+        for (int32_t i = 0; i < s->n_page; i++) {
+            s->delta[n_delta++] =
+                (struct mc_delta){.what = MC_DELTA_PAGE, .at = i, .value = i, .tag = 1};
+            s->init[i][0] = (uint32_t)i;
+            s->init[i][1] = 1;
+        }
+        *s->n_init = s->n_page;
+    }
+    *up = (struct mc_table_apply_p){
+        .kv = s->dev.kv, .slots = s->dev.slots, .counts = s->dev.counts, .bias = s->dev.bias,
+        .vocab = s->m->cfg.vocab, .rows_from = s->stage_base, .rows_to = s->rows_dev,
+        .rows_bytes = s->rows_bytes, .delta = s->delta, .n_delta = n_delta,
+        .slots_in = s->slot_in};
+}
+
+int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
+                int32_t n_out, const struct mc_pass_watch *watch, const float **logits,
+                struct mc_err *err)
+{
+    struct mc_backend *be = s->m->be;
+    struct mc_page_init_p init = {.kv = s->dev.kv, .list = &s->init[0][0], .n_list = s->n_init,
+                                  .cap = s->n_page};
+    struct mc_table_apply_p up;
+    int rc;
+
+    if (n < 1 || n > s->o.rows || n_out > s->o.outs || s->pos + n > s->o.context)
+        return mc_fail(err, MC_EARG, "%d rows at position %d of %d", n, s->pos, s->o.context);
+    stage(s, ids, n, out_row, n_out, &up);
+    rc = mc_k_page_init(be, s->stream, &init);
+    if (rc == 0)
+        rc = mc_k_table_apply(be, s->stream, &up);
+    if (rc == 0)
+        rc = mc_pass_forward(s->pass, s->stream, watch);
+    if (rc == 0)
+        rc = mc_solo_wait(s);
+    if (rc < 0)
+        return mc_fail(err, rc, "a pass failed: %s", mc_code_text(rc));
+    s->pos += n;
+    *logits = s->dev.logits;
+    return 0;
+}
+
+int mc_solo_wait(struct mc_solo *s)
+{
+    return s->m->be->wait(s->stream, s->m->be->mark(s->stream));
+}
+
+const struct mc_pass *mc_solo_pass(const struct mc_solo *s)
+{
+    return s->pass;
+}
