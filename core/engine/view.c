@@ -3,6 +3,7 @@
  * Owns nothing; fills e->view. THREAD: the engine's.
  * Always true: rows are those that could run in this step or be preempted, in order of
  * arrival; offsets are 8-byte aligned; every order is a permutation of the rows. */
+#define _GNU_SOURCE /* qsort_r */
 #include <stdlib.h>
 #include <string.h>
 

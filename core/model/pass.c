@@ -53,7 +53,7 @@ struct mc_pass {
 /* ---- row arrays ------------------------------------------------------------------------ */
 
 struct cut {
-    char *base;
+    uintptr_t base; /* 0 when only sizes are summed */
     size_t at;
 };
 
@@ -82,8 +82,7 @@ static struct mc_rows cut_rows(struct cut *c, int32_t cap, int32_t cap_seq, int3
 
 size_t mc_rows_bytes(int32_t cap, int32_t cap_seq, int32_t cap_out)
 {
-    char origin = 0;
-    struct cut c = {.base = &origin}; /* only sums sizes: no pointer is used */
+    struct cut c = {0};
 
     cut_rows(&c, cap, cap_seq, cap_out);
     return c.at;
@@ -91,7 +90,7 @@ size_t mc_rows_bytes(int32_t cap, int32_t cap_seq, int32_t cap_out)
 
 struct mc_rows mc_rows_bind(void *base, int32_t cap, int32_t cap_seq, int32_t cap_out)
 {
-    struct cut c = {.base = base};
+    struct cut c = {.base = (uintptr_t)base};
 
     return cut_rows(&c, cap, cap_seq, cap_out);
 }

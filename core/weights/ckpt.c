@@ -268,7 +268,26 @@ static const char *tail(const char *path)
     return path;
 }
 
-int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err)
+static int open_tensors(struct mc_ckpt *c, const char *path, struct mc_err *err)
+{
+    struct stat st;
+    int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        if (fd >= 0)
+            close(fd);
+        return mc_fail(err, MC_EIO, "not a file that can be read");
+    }
+    rc = mc_ckpt_map(c, fd, st.st_size, path, err);
+    if (rc == 0)
+        rc = mc_safetensors_read(c, 0, err);
+    if (rc == 0)
+        rc = mc_ckpt_sort(c, err);
+    return rc;
+}
+
+static int open_as(int (*how)(struct mc_ckpt *, const char *, struct mc_err *),
+                   const char *path, struct mc_ckpt **out, struct mc_err *err)
 {
     struct mc_ckpt *c = calloc(1, sizeof *c);
     int rc = MC_ENOMEM;
@@ -279,7 +298,7 @@ int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err)
     c->dir = -1;
     c->path = strdup(path);
     if (c->path)
-        rc = open_path(c, path, err);
+        rc = how(c, path, err);
     if (rc < 0) {
         mc_err_while(err, "opening %s", tail(path));
         mc_ckpt_close(c);
@@ -287,6 +306,16 @@ int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err)
     }
     *out = c;
     return 0;
+}
+
+int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err)
+{
+    return open_as(open_path, path, out, err);
+}
+
+int mc_ckpt_open_tensors(const char *path, struct mc_ckpt **out, struct mc_err *err)
+{
+    return open_as(open_tensors, path, out, err);
 }
 
 void mc_ckpt_close(struct mc_ckpt *c)

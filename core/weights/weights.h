@@ -37,6 +37,8 @@ struct mc_stored {
  * the list. Files of a directory are opened by plain name inside it; of links only those of
  * a hub cache (snapshots/REV/NAME -> ../../blobs/HASH) and to a neighbour are followed. */
 int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err);
+/* One safetensors file and nothing beside it: no config, no model. */
+int mc_ckpt_open_tensors(const char *path, struct mc_ckpt **out, struct mc_err *err);
 void mc_ckpt_close(struct mc_ckpt *c);
 enum mc_ckpt_kind mc_ckpt_kind(const struct mc_ckpt *c);
 const char *mc_ckpt_path(const struct mc_ckpt *c);
