@@ -1,0 +1,244 @@
+/* test_kv.c - KV pages: counts, sharing, quarantine, tags. */
+#include "tests/c/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/engine/kv.h"
+
+static void sums_hold(const struct mc_pages *kv)
+{
+    assert_int_equal(mc_kv_n_free(kv) + mc_kv_n_held(kv) + mc_kv_n_cached(kv) +
+                         mc_kv_n_pending(kv),
+                     mc_kv_total(kv));
+}
+
+static void fill(int32_t *ids, int32_t seed)
+{
+    for (int i = 0; i < MC_PAGE; i++)
+        ids[i] = seed * 1000 + i;
+}
+
+static void kv_given_page_waits_for_its_ticket(void **state)
+{
+    struct mc_pages *kv = mc_kv_new(2);
+    uint32_t tag;
+    int32_t a = mc_kv_take(kv, &tag), b = mc_kv_take(kv, &tag);
+
+    (void)state;
+    assert_int_equal(mc_kv_take(kv, &tag), -1);
+    mc_kv_give(kv, a, 7);
+    mc_kv_give(kv, b, 9);
+    mc_kv_settle(kv, 6);
+    assert_int_equal(mc_kv_n_pending(kv), 2);
+    assert_int_equal(mc_kv_take(kv, &tag), -1);
+    mc_kv_settle(kv, 7);
+    assert_int_equal(mc_kv_n_pending(kv), 1);
+    assert_int_equal(mc_kv_take(kv, &tag), a);
+    sums_hold(kv);
+    mc_kv_free(kv);
+}
+
+static void kv_each_taking_stamps_a_new_tag(void **state)
+{
+    struct mc_pages *kv = mc_kv_new(1);
+    uint32_t first, second;
+    int32_t a = mc_kv_take(kv, &first);
+
+    (void)state;
+    mc_kv_give(kv, a, 1);
+    mc_kv_settle(kv, 1);
+    assert_int_equal(mc_kv_take(kv, &second), a);
+    assert_int_not_equal(first, 0);
+    assert_int_not_equal(first, second);
+    assert_int_equal(mc_kv_tag(kv, a), second);
+    mc_kv_free(kv);
+}
+
+static void kv_shared_page_survives_one_owner(void **state)
+{
+    struct mc_pages *kv = mc_kv_new(4);
+    int32_t ids[MC_PAGE], a;
+    uint32_t tag;
+    struct mc_hash h;
+
+    (void)state;
+    fill(ids, 1);
+    h = mc_kv_chain(mc_kv_root("", 0), ids);
+    a = mc_kv_take(kv, &tag);
+    assert_true(mc_kv_publish(kv, a, h, ids));
+    assert_int_equal(mc_kv_find(kv, h, ids, true), a);
+    mc_kv_give(kv, a, 1);
+    assert_int_equal(mc_kv_n_held(kv), 1);
+    mc_kv_give(kv, a, 2);
+    mc_kv_settle(kv, 2);
+    assert_int_equal(mc_kv_n_cached(kv), 1);
+    assert_int_equal(mc_kv_find(kv, h, ids, true), a);
+    assert_int_equal(mc_kv_n_held(kv), 1);
+    assert_int_equal(mc_kv_tag(kv, a), tag);
+    sums_hold(kv);
+    mc_kv_free(kv);
+}
+
+static void kv_pending_page_is_found_again(void **state)
+{
+    struct mc_pages *kv = mc_kv_new(2);
+    int32_t ids[MC_PAGE], a;
+    uint32_t tag;
+    struct mc_hash h;
+
+    (void)state;
+    fill(ids, 3);
+    h = mc_kv_chain(mc_kv_root("", 0), ids);
+    a = mc_kv_take(kv, &tag);
+    mc_kv_publish(kv, a, h, ids);
+    mc_kv_give(kv, a, 5);
+    assert_int_equal(mc_kv_find(kv, h, ids, true), a);
+    mc_kv_settle(kv, 5);
+    assert_int_equal(mc_kv_n_held(kv), 1);
+    sums_hold(kv);
+    mc_kv_free(kv);
+}
+
+static void kv_equal_hash_with_other_ids_is_a_miss(void **state)
+{
+    struct mc_pages *kv = mc_kv_new(2);
+    int32_t ids[MC_PAGE], other[MC_PAGE], a;
+    uint32_t tag;
+    struct mc_hash h;
+
+    (void)state;
+    fill(ids, 1);
+    fill(other, 2);
+    h = mc_kv_chain(mc_kv_root("", 0), ids);
+    a = mc_kv_take(kv, &tag);
+    mc_kv_publish(kv, a, h, ids);
+    assert_int_equal(mc_kv_find(kv, h, other, true), -1);
+    assert_int_equal(mc_kv_find(kv, h, ids, false), a);
+    mc_kv_free(kv);
+}
+
+static void kv_other_salt_or_length_gives_another_root(void **state)
+{
+    struct mc_hash a = mc_kv_root("ab", 2), b = mc_kv_root("a", 1), c = mc_kv_root("ab\0", 3);
+
+    (void)state;
+    assert_true(a.lo != b.lo && a.lo != c.lo && b.lo != c.lo);
+}
+
+static void kv_cached_pages_go_oldest_first_and_free_ones_before(void **state)
+{
+    struct mc_pages *kv = mc_kv_new(3);
+    int32_t ids[3][MC_PAGE], page[3];
+    struct mc_hash h[3];
+    uint32_t tag;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        fill(ids[i], i);
+        h[i] = mc_kv_chain(mc_kv_root("", 0), ids[i]);
+        page[i] = mc_kv_take(kv, &tag);
+    }
+    mc_kv_publish(kv, page[0], h[0], ids[0]);
+    mc_kv_publish(kv, page[1], h[1], ids[1]);
+    for (int i = 0; i < 3; i++)
+        mc_kv_give(kv, page[i], 1);
+    mc_kv_settle(kv, 1);
+    assert_int_equal(mc_kv_take(kv, &tag), page[2]);
+    assert_int_equal(mc_kv_take(kv, &tag), page[0]);
+    assert_int_equal(mc_kv_find(kv, h[0], ids[0], false), -1);
+    assert_int_equal(mc_kv_find(kv, h[1], ids[1], false), page[1]);
+    sums_hold(kv);
+    mc_kv_free(kv);
+}
+
+static void kv_forget_empties_the_cache_and_keeps_owners(void **state)
+{
+    struct mc_pages *kv = mc_kv_new(3);
+    int32_t ids[2][MC_PAGE], page[2];
+    struct mc_hash h[2];
+    uint32_t tag;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        fill(ids[i], i);
+        h[i] = mc_kv_chain(mc_kv_root("", 0), ids[i]);
+        page[i] = mc_kv_take(kv, &tag);
+        mc_kv_publish(kv, page[i], h[i], ids[i]);
+    }
+    mc_kv_give(kv, page[0], 1);
+    mc_kv_settle(kv, 1);
+    mc_kv_forget(kv);
+    assert_int_equal(mc_kv_n_cached(kv), 0);
+    assert_int_equal(mc_kv_n_held(kv), 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(mc_kv_find(kv, h[i], ids[i], false), -1);
+    mc_kv_give(kv, page[1], 2);
+    mc_kv_settle(kv, 2);
+    assert_int_equal(mc_kv_n_free(kv), 3);
+    mc_kv_free(kv);
+}
+
+/* Random takes, shares and gives against plain counting. */
+static void kv_random_use_keeps_the_sums_and_the_table(void **state)
+{
+    enum { N = 37, STEPS = 20000, KEYS = 64 };
+    struct mc_pages *kv = mc_kv_new(N);
+    int32_t held[4 * N], n_held = 0, ids[KEYS][MC_PAGE];
+    struct mc_hash h[KEYS];
+    uint64_t ticket = 0;
+
+    (void)state;
+    srand(1);
+    for (int i = 0; i < KEYS; i++) {
+        fill(ids[i], i);
+        h[i] = mc_kv_chain(mc_kv_root("", 0), ids[i]);
+    }
+    for (int i = 0; i < STEPS; i++) {
+        int what = rand() % 4, key = rand() % KEYS;
+        uint32_t tag;
+
+        if (what == 0 && n_held < 4 * N) {
+            int32_t p = mc_kv_take(kv, &tag);
+
+            if (p >= 0) {
+                held[n_held++] = p;
+                mc_kv_publish(kv, p, h[key], ids[key]);
+            }
+        } else if (what == 1 && n_held < 4 * N) {
+            int32_t p = mc_kv_find(kv, h[key], ids[key], true);
+
+            if (p >= 0)
+                held[n_held++] = p;
+        } else if (what == 2 && n_held > 0) {
+            int j = rand() % n_held;
+
+            mc_kv_give(kv, held[j], ++ticket);
+            held[j] = held[--n_held];
+        } else {
+            mc_kv_settle(kv, ticket > 3 ? ticket - 3 : 0);
+        }
+        sums_hold(kv);
+    }
+    while (n_held > 0)
+        mc_kv_give(kv, held[--n_held], ++ticket);
+    mc_kv_settle(kv, ticket);
+    assert_int_equal(mc_kv_n_held(kv) + mc_kv_n_pending(kv), 0);
+    mc_kv_forget(kv);
+    assert_int_equal(mc_kv_n_free(kv), N);
+    mc_kv_free(kv);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(kv_given_page_waits_for_its_ticket),
+    cmocka_unit_test(kv_each_taking_stamps_a_new_tag),
+    cmocka_unit_test(kv_shared_page_survives_one_owner),
+    cmocka_unit_test(kv_pending_page_is_found_again),
+    cmocka_unit_test(kv_equal_hash_with_other_ids_is_a_miss),
+    cmocka_unit_test(kv_other_salt_or_length_gives_another_root),
+    cmocka_unit_test(kv_cached_pages_go_oldest_first_and_free_ones_before),
+    cmocka_unit_test(kv_forget_empties_the_cache_and_keeps_owners),
+    cmocka_unit_test(kv_random_use_keeps_the_sums_and_the_table),
+};
+
+MC_TEST_MAIN(tests)

@@ -1,0 +1,30 @@
+#!/bin/sh
+# golden.sh - every checkpoint of tests/models against its golden files, as TAP: on ref with
+# f32 keys and values (absolute tolerances), on cpu with bf16 and fp8.
+set -u
+M=${MASCON:-build/mascon}
+n=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+one() { # model golden flags...
+    model=$1 golden=$2
+    shift 2
+    n=$((n + 1))
+    if "$M" eval "$model" --golden "$golden" "$@" >"$log" 2>&1; then
+        echo "ok $n - $model $*"
+    else
+        echo "not ok $n - $model $*"
+        sed 's/^/# /' "$log"
+    fi
+}
+for flags in "--backend ref --kv f32" "--backend cpu --kv bf16" "--backend cpu --kv fp8"; do
+    # shellcheck disable=SC2086
+    {
+        for v in "" -fp8 -w4a16 -nvfp4; do
+            one tests/models/tiny-llama$v tests/models/tiny-llama$v/golden $flags
+        done
+        one tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf \
+            tests/models/tiny-llama-gguf/golden/q8_0 $flags
+    }
+done
+echo "1..$n"
