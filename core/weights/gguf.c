@@ -60,8 +60,8 @@ static int read_info(struct mc_cursor *c, uint64_t next, struct mc_stored *s, st
         rows *= s->dim[i];
     s->bytes = mc_disk_bytes((uint16_t)fmt, rows, cols);
     if (s->bytes == 0)
-        return mc_fail(err, MC_EFORMAT, "rows of %lld columns are no whole blocks of %s",
-                       (long long)cols, s->dtype);
+        return mc_fail(err, MC_EFORMAT, "%lld rows of %lld columns are no whole blocks of %s, or "
+                       "too many", (long long)rows, (long long)cols, s->dtype);
     if (offset != next)
         return mc_fail(err, MC_EFORMAT, "its data is at %llu, but the one before ends at %llu",
                        (unsigned long long)offset, (unsigned long long)next);

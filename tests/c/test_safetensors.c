@@ -1,5 +1,4 @@
 /* test_safetensors.c - Hugging Face directories: good ones, and every broken one we know. */
-#define _GNU_SOURCE
 #include "tests/c/test.h"
 
 #include <math.h>

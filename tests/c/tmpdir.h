@@ -4,8 +4,8 @@
 #ifndef MC_TEST_TMPDIR_H
 #define MC_TEST_TMPDIR_H
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -46,16 +46,32 @@ static inline void tmp_text(const char *dir, const char *name, const char *text)
     tmp_write(dir, name, text, strlen(text));
 }
 
-static inline int tmp_remove_one(const char *path, const struct stat *st, int flag,
-                                 struct FTW *ftw)
+static inline void tmp_remove(const char *path)
 {
-    (void)st, (void)flag, (void)ftw;
-    return remove(path);
+    char inner[1024];
+    struct dirent *e;
+    DIR *d;
+
+    if (unlink(path) == 0)
+        return;
+    d = opendir(path);
+    while (d) {
+        e = readdir(d);
+        if (!e)
+            break;
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        if ((size_t)snprintf(inner, sizeof inner, "%s/%s", path, e->d_name) < sizeof inner)
+            tmp_remove(inner);
+    }
+    if (d)
+        closedir(d);
+    rmdir(path);
 }
 
 static inline void tmp_free(char *dir)
 {
-    nftw(dir, tmp_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    tmp_remove(dir);
     free(dir);
 }
 
