@@ -1,8 +1,7 @@
 /* json.c - the depth check and the strict parse. OWNS nothing. THREAD: any. */
 #include "core/base/json.h"
 
-#include <stdint.h>
-#include <string.h>
+#include "core/base/utf8.h"
 
 /* Deepest nesting of brackets outside strings; stops counting above MC_JSON_DEPTH. */
 static int depth_of(const char *s, size_t n)
@@ -28,38 +27,6 @@ static int depth_of(const char *s, size_t n)
         }
     }
     return most;
-}
-
-bool mc_utf8_valid(const char *s, size_t n)
-{
-    const uint8_t *p = (const uint8_t *)s, *end = p + n;
-
-    while (p < end) {
-        uint32_t c = *p, lo = 0x80, hi = 0xBF;
-        int more;
-
-        if (c < 0x80) {
-            p++;
-            continue;
-        }
-        more = c >= 0xF0 ? 3 : c >= 0xE0 ? 2 : 1;
-        if (c < 0xC2 || c > 0xF4 || end - p <= more)
-            return false;
-        if (c == 0xE0)
-            lo = 0xA0;
-        else if (c == 0xED)
-            hi = 0x9F;
-        else if (c == 0xF0)
-            lo = 0x90;
-        else if (c == 0xF4)
-            hi = 0x8F;
-        if (p[1] < lo || p[1] > hi)
-            return false;
-        for (p += 2; more > 1; more--, p++)
-            if ((*p & 0xC0) != 0x80)
-                return false;
-    }
-    return true;
 }
 
 json_t *mc_json_parse(const char *text, size_t n, struct mc_err *err)

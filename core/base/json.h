@@ -6,7 +6,6 @@
 #ifndef MC_BASE_JSON_H
 #define MC_BASE_JSON_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include <jansson.h>
@@ -18,8 +17,5 @@ enum { MC_JSON_DEPTH = 64 };
 /* A new reference, or NULL with MC_EFORMAT: the message has line and column and never
  * echoes the input. \u0000 is kept inside strings. */
 json_t *mc_json_parse(const char *text, size_t n, struct mc_err *err);
-
-/* Whether n bytes are well-formed UTF-8 (no surrogates, no overlong forms). */
-bool mc_utf8_valid(const char *s, size_t n);
 
 #endif

@@ -56,6 +56,7 @@ int mc_cli_fail(const struct mc_err *err);
 int mc_cli_logs(const struct mc_settings *s, struct mc_err *err);
 
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_version(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_config(int argc, char **argv, const struct mc_lua_half *lua);
 

@@ -15,7 +15,7 @@
 #include <utf8proc.h>
 
 #include "core/base/err.h"
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 /* A decomposed character as one number that sorts as canonical order wants: combining
  * class (8 bits), place (35), code point (21). */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/model/ucat.h"
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 enum {
     L = MC_U_L, N = MC_U_N, M = MC_U_M, P = MC_U_P, S = MC_U_S,

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/model/nfc.h"
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 struct encode {
     const struct mc_tok *t;

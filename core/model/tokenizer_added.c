@@ -14,7 +14,7 @@
 
 #include "core/model/nfc.h"
 #include "core/model/ucat.h"
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 enum { NEEDLE_MAX = 1024 };
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 enum { SHORT = 48 };
 

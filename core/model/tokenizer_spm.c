@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 struct scored {
     float score;

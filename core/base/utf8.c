@@ -2,7 +2,7 @@
  *
  * Owns nothing. THREAD: any. Everything rests on unit(), which is table 3-7 of the Unicode
  * standard: after an E0, ED, F0 or F4 the second byte's range is narrower than 80..BF. */
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
  *
  * Well-formed is Unicode's table 3-7: no overlong forms, no surrogates, nothing above
  * U+10FFFF. OWNS nothing. THREAD: any. */
-#ifndef MC_MODEL_UTF8_H
-#define MC_MODEL_UTF8_H
+#ifndef MC_BASE_UTF8_H
+#define MC_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
