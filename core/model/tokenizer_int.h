@@ -157,7 +157,7 @@ int mc_merger_reserve(struct mc_merger *m, size_t n); /* room for n symbols */
 void mc_merger_run(struct mc_merger *m, mc_pair_fn pair, const void *ctx);
 void mc_merger_free(struct mc_merger *m);
 
-/* Byte-level spelling ("Ġthe") to bytes (" the"); out holds n. False when s is none. */
+/* Byte-level spelling ("\u0120the") to bytes (" the"); out holds n. False when s is none. */
 bool mc_bpe_unspell(const char *s, size_t n, char *out, size_t *n_out);
 int mc_bpe_reserve(struct mc_tok *t, size_t n_merges, struct mc_err *err);
 /* Adds a merge of two tokens in byte-level spelling; a later one of the same pair wins. */
