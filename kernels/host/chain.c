@@ -65,30 +65,34 @@ static bool change(const struct mc_chain_p *p, int32_t slot, float *x)
     return s->n_bias > 0 || s->n_ban > 0 || eos || s->flags & MC_SAMP_PENALTY;
 }
 
+static float lse(const float *x, int32_t n, float max)
+{
+    return isfinite(max) ? max + (float)log(mc_vocab_expsum(x, n, max, NULL)) : max;
+}
+
 static void chain_row(const struct mc_chain_p *p, int32_t r)
 {
     float *x = p->logits + (int64_t)r * p->pitch, *stat = p->stat + (int64_t)r * 4, t;
-    int32_t slot = p->rows.slot[p->rows.row_seq[p->rows.out_row[r]]], i;
+    int32_t slot = p->rows.slot[p->rows.row_seq[p->rows.out_row[r]]];
     bool changed;
 
     memcpy(p->raw + (int64_t)r * p->pitch, x, (size_t)p->n_real * sizeof x[0]);
-    stat[2] = mc_vocab_max(x, p->n_real);
+    stat[2] = mc_vocab_max(x, p->n_real, NULL);
     stat[0] = stat[1] = stat[3] = stat[2];
     if (!isfinite(stat[2]))
         return;
-    stat[1] = stat[3] = stat[2] + logf(mc_vocab_expsum(x, p->n_real, stat[2]));
+    stat[1] = stat[3] = lse(x, p->n_real, stat[2]);
     changed = change(p, slot, x);
+    if (changed)
+        stat[0] = mc_vocab_max(x, p->n_real, NULL);
     t = p->slots[slot].samp.temperature;
     if (t >= MC_GREEDY_BELOW && t != 1) {
-        for (i = 0; i < p->n_real; i++)
-            x[i] /= t;
+        mc_vocab_divide(x, p->n_real, t);
+        stat[0] /= t; /* the greatest stays the greatest */
         changed = true;
     }
-    if (!changed)
-        return;
-    stat[0] = stat[1] = mc_vocab_max(x, p->n_real);
-    if (isfinite(stat[0]))
-        stat[1] = stat[0] + logf(mc_vocab_expsum(x, p->n_real, stat[0]));
+    if (changed)
+        stat[1] = lse(x, p->n_real, stat[0]);
 }
 
 static void chain_rows(void *ctx, int64_t r0, int64_t r1, int lane)
@@ -127,14 +131,12 @@ static void nll_rows(void *ctx, int64_t r0, int64_t r1, int lane)
     for (r = r0; r < r1; r++) {
         const float *x = p->logits + r * p->pitch;
         int32_t to = p->target[r];
-        float max;
 
         if (to < 0 || to >= p->n_real) {
             p->nll[r] = p->lse[r] = 0;
             continue;
         }
-        max = mc_vocab_max(x, p->n_real);
-        p->lse[r] = isfinite(max) ? max + logf(mc_vocab_expsum(x, p->n_real, max)) : NAN;
+        p->lse[r] = lse(x, p->n_real, mc_vocab_max(x, p->n_real, NULL));
         p->nll[r] = p->lse[r] - x[to];
     }
 }

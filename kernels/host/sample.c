@@ -6,14 +6,13 @@
  * own values only, so a draw does not depend on the batch.
  * Owns nothing; bodies run on a stream's threads. scratch: f32 [R][blocks of a row]. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/host/host.h"
 #include "kernels/host/philox.h"
 #include "kernels/host/vocab.h"
 
-enum { FIRST_LIST = 256 }; /* a nucleus is looked for among so many first */
+enum { FIRST_LIST = 64 }; /* a nucleus is looked for among so many first */
 
 struct row {
     const float *x;   /* processed logits */
@@ -33,18 +32,13 @@ static float weight(const struct row *w, int32_t id)
 /* Over everything: sums of blocks, then one block. */
 static int32_t draw_all(const struct row *w)
 {
-    int32_t nb = mc_vblocks(w->n), b, i, end, tok = -1;
-    double sum = 0, at;
+    int32_t nb = mc_vblocks(w->n), b, i, tok = -1;
+    double sum = 0, at = w->u * mc_vocab_expsum(w->x, w->n, w->max, w->block);
 
-    mc_vocab_block_expsum(w->x, w->n, w->max, w->block);
-    for (b = 0; b < nb; b++)
-        sum += w->block[b];
-    at = w->u * sum;
-    sum = 0;
-    for (b = 0; b < nb - 1 && sum + w->block[b] <= at; b++)
-        sum += w->block[b];
+    for (b = 0; b < nb - 1 && sum + (double)w->block[b] <= at; b++)
+        sum += (double)w->block[b];
     /* A block's f32 sum may round above its parts' total: then the walk goes on. */
-    for (i = b * MC_VBLOCK, end = w->n; i < end; i++) {
+    for (i = b * MC_VBLOCK; i < w->n; i++) {
         float p = weight(w, i);
 
         if (p == 0)
@@ -60,21 +54,21 @@ static int32_t draw_all(const struct row *w)
 /* Over ids with key <= cut and weight >= min_p. */
 static int32_t draw_wide(const struct row *w, uint64_t cut, float min_p)
 {
+    float p[MC_VBLOCK];
     double sum = 0, at = 0;
-    int32_t i, pass, tok = -1;
+    int32_t i, j, pass, tok = -1;
 
     for (pass = 0; pass < 2; pass++) {
         at = w->u * sum;
         sum = 0;
         for (i = 0; i < w->n; i++) {
-            float p;
-
-            if (mc_key(w->x[i], i) > cut)
+            j = i % MC_VBLOCK;
+            if (j == 0)
+                mc_vocab_exps(w->x + i, w->n - i < MC_VBLOCK ? w->n - i : MC_VBLOCK, w->max,
+                              p);
+            if (p[j] < min_p || p[j] == 0 || mc_key(w->x[i], i) > cut)
                 continue;
-            p = weight(w, i);
-            if (p < min_p || p == 0)
-                continue;
-            sum += p;
+            sum += (double)p[j];
             tok = i;
             if (pass == 1 && sum > at)
                 return tok;
@@ -83,20 +77,15 @@ static int32_t draw_wide(const struct row *w, uint64_t cut, float min_p)
     return tok;
 }
 
-static int by_id(const void *a, const void *b)
-{
-    int32_t x = mc_key_id(*(const uint64_t *)a), y = mc_key_id(*(const uint64_t *)b);
-
-    return (x > y) - (x < y);
-}
-
 /* Over the first n of a list. */
 static int32_t draw_list(const struct row *w, uint64_t *keys, int32_t n)
 {
     double sum = 0, at;
     int32_t i;
 
-    qsort(keys, (size_t)n, sizeof keys[0], by_id);
+    for (i = 0; i < n; i++)
+        keys[i] = (uint64_t)mc_key_id(keys[i]);
+    mc_vocab_sort(keys, n);
     for (i = 0; i < n; i++)
         sum += weight(w, mc_key_id(keys[i]));
     at = w->u * sum;
@@ -125,6 +114,14 @@ static int32_t nucleus(const struct row *w, const uint64_t *keys, int32_t n, dou
     return n + 1;
 }
 
+/* How many of the list's first have weight min_p; at least one. */
+static int32_t above(const struct row *w, const uint64_t *keys, int32_t n, float min_p)
+{
+    while (n > 1 && weight(w, mc_key_id(keys[n - 1])) < min_p)
+        n--;
+    return n;
+}
+
 static double mass_of(const struct row *w, const uint64_t *keys, int32_t n)
 {
     double sum = 0;
@@ -138,14 +135,10 @@ static double mass_of(const struct row *w, const uint64_t *keys, int32_t n)
 static double mass_to(const struct row *w, uint64_t cut)
 {
     double sum = 0;
-    int32_t i, nb = mc_vblocks(w->n);
+    int32_t i;
 
-    if (cut == UINT64_MAX) {
-        mc_vocab_block_expsum(w->x, w->n, w->max, w->block);
-        for (i = 0; i < nb; i++)
-            sum += w->block[i];
-        return sum;
-    }
+    if (cut == UINT64_MAX)
+        return mc_vocab_expsum(w->x, w->n, w->max, NULL);
     for (i = 0; i < w->n; i++)
         if (mc_key(w->x[i], i) <= cut)
             sum += weight(w, i);
@@ -158,35 +151,32 @@ static int32_t draw_top_k(const struct row *w, const struct mc_samp *s)
     uint64_t keys[MC_LIST];
     int32_t n, m;
 
-    mc_vocab_block_max(w->x, w->n, w->block);
+    mc_vocab_max(w->x, w->n, w->block);
     n = mc_vocab_top(w->x, w->n, s->top_k, w->block, keys);
     if (s->top_p < 1) {
         m = nucleus(w, keys, n, s->top_p * mass_of(w, keys, n));
         n = m < n ? m : n;
     }
-    while (n > 1 && weight(w, mc_key_id(keys[n - 1])) < s->min_p)
-        n--;
-    return draw_list(w, keys, n);
+    return draw_list(w, keys, above(w, keys, n, s->min_p));
 }
 
 /* top_p, min_p, or a top_k beyond a list. */
 static int32_t draw_top_p(const struct row *w, const struct mc_samp *s)
 {
-    uint64_t keys[FIRST_LIST], cut = UINT64_MAX;
+    uint64_t keys[MC_LIST], cut = UINT64_MAX;
     double mass;
-    int32_t n, m;
+    int32_t k, n, m;
 
     if (s->top_k > 0 && s->top_k < w->n)
         cut = mc_vocab_cut(w->x, w->n, NAN, s->top_k, cut);
     if (s->top_p < 1) {
         mass = s->top_p * mass_to(w, cut);
-        mc_vocab_block_max(w->x, w->n, w->block);
-        n = mc_vocab_top(w->x, w->n, FIRST_LIST, w->block, keys);
-        m = nucleus(w, keys, n, mass);
-        if (m <= n) {
-            while (m > 1 && weight(w, mc_key_id(keys[m - 1])) < s->min_p)
-                m--;
-            return draw_list(w, keys, m);
+        mc_vocab_max(w->x, w->n, w->block);
+        for (k = FIRST_LIST; k <= MC_LIST; k *= 4) { /* most nuclei are narrow */
+            n = mc_vocab_top(w->x, w->n, k, w->block, keys);
+            m = nucleus(w, keys, n, mass);
+            if (m <= n)
+                return draw_list(w, keys, above(w, keys, m, s->min_p));
         }
         cut = mc_vocab_cut(w->x, w->n, w->max, mass, cut);
     }
@@ -196,13 +186,9 @@ static int32_t draw_top_p(const struct row *w, const struct mc_samp *s)
 static int32_t draw(const struct row *w, const struct mc_samp *s)
 {
     bool top_k = s->top_k > 0 && s->top_k < w->n;
-    int32_t i;
 
-    if (s->temperature < MC_GREEDY_BELOW || s->top_k == 1) {
-        for (i = 0; i < w->n - 1 && w->x[i] != w->max; i++)
-            ;
-        return i;
-    }
+    if (s->temperature < MC_GREEDY_BELOW || s->top_k == 1)
+        return mc_vocab_find(w->x, w->n, w->max);
     if (top_k && s->top_k <= MC_LIST)
         return draw_top_k(w, s);
     if (top_k || s->top_p < 1 || s->min_p > 0)
@@ -217,7 +203,7 @@ static void list_top(const struct row *w, const float *raw, float raw_lse, struc
     uint64_t keys[MC_TOP];
     int32_t i;
 
-    mc_vocab_block_max(raw, w->n, w->block);
+    mc_vocab_max(raw, w->n, w->block);
     out->n_top = mc_vocab_top(raw, w->n, MC_TOP, w->block, keys);
     for (i = 0; i < out->n_top; i++) {
         out->top_id[i] = mc_key_id(keys[i]);
@@ -231,7 +217,7 @@ static void list_cands(const struct row *w, float lse, struct mc_out *out)
     double rest = 1;
     int32_t i;
 
-    mc_vocab_block_max(w->x, w->n, w->block);
+    mc_vocab_max(w->x, w->n, w->block);
     out->n_cand = mc_vocab_top(w->x, w->n, MC_CANDS, w->block, keys);
     for (i = 0; i < out->n_cand; i++) {
         out->cand_id[i] = mc_key_id(keys[i]);

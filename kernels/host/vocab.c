@@ -9,88 +9,37 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdlib.h>
 
 enum { POOL = 4096 }; /* keys looked at before the radix descent takes over */
 
-float mc_vocab_exp(float x)
+/* Hoare's partition of a[lo..hi]: a[lo..*j] <= a[*i..hi]. */
+static void split(uint64_t *a, int32_t lo, int32_t hi, int32_t *pi, int32_t *pj)
 {
-    return expf(x);
-}
+    uint64_t pivot = a[lo + (hi - lo) / 2], t;
+    int32_t i = lo, j = hi;
 
-float mc_vocab_max(const float *x, int32_t n)
-{
-    float m = -INFINITY;
-    bool bad = false;
-    int32_t i;
-
-    for (i = 0; i < n; i++) {
-        bad |= !(x[i] < INFINITY);
-        m = x[i] > m ? x[i] : m;
+    while (i <= j) {
+        while (a[i] < pivot)
+            i++;
+        while (a[j] > pivot)
+            j--;
+        if (i <= j) {
+            t = a[i];
+            a[i++] = a[j];
+            a[j--] = t;
+        }
     }
-    return bad ? NAN : m;
+    *pi = i;
+    *pj = j;
 }
-
-float mc_vocab_expsum(const float *x, int32_t n, float max)
-{
-    float sum = 0;
-    int32_t i, j;
-
-    for (i = 0; i < n; i += MC_VBLOCK) {
-        float part = 0;
-
-        for (j = i; j < n && j < i + MC_VBLOCK; j++)
-            part += mc_vocab_exp(x[j] - max);
-        sum += part;
-    }
-    return sum;
-}
-
-void mc_vocab_block_max(const float *x, int32_t n, float *block)
-{
-    int32_t i, j;
-
-    for (i = 0; i < n; i += MC_VBLOCK) {
-        float m = -INFINITY;
-
-        for (j = i; j < n && j < i + MC_VBLOCK; j++)
-            m = x[j] > m ? x[j] : m;
-        block[i / MC_VBLOCK] = m;
-    }
-}
-
-void mc_vocab_block_expsum(const float *x, int32_t n, float max, float *block)
-{
-    int32_t i;
-
-    for (i = 0; i < n; i += MC_VBLOCK)
-        block[i / MC_VBLOCK] =
-            mc_vocab_expsum(x + i, n - i < MC_VBLOCK ? n - i : MC_VBLOCK, max);
-}
-
-/* ---- selection ----------------------------------------------------------------------- */
 
 /* Moves the k smallest of a[0..n) to its front, unordered; 0 < k <= n. */
 static void select_first(uint64_t *a, int32_t n, int32_t k)
 {
-    int32_t lo = 0, hi = n - 1;
+    int32_t lo = 0, hi = n - 1, i, j;
 
     while (lo < hi) {
-        uint64_t pivot = a[lo + (hi - lo) / 2];
-        int32_t i = lo, j = hi;
-
-        while (i <= j) {
-            while (a[i] < pivot)
-                i++;
-            while (a[j] > pivot)
-                j--;
-            if (i <= j) {
-                uint64_t t = a[i];
-
-                a[i++] = a[j];
-                a[j--] = t;
-            }
-        }
+        split(a, lo, hi, &i, &j);
         if (k - 1 <= j)
             hi = j;
         else if (k - 1 >= i)
@@ -100,17 +49,34 @@ static void select_first(uint64_t *a, int32_t n, int32_t k)
     }
 }
 
-static int by_key(const void *a, const void *b)
+void mc_vocab_sort(uint64_t *a, int32_t n)
 {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    uint64_t key;
+    int32_t i, j;
 
-    return (x > y) - (x < y);
+    while (n > 16) { /* the smaller part by recursion: its depth is log n */
+        split(a, 0, n - 1, &i, &j);
+        if (j + 1 < n - i) {
+            mc_vocab_sort(a, j + 1);
+            a += i;
+            n -= i;
+        } else {
+            mc_vocab_sort(a + i, n - i);
+            n = j + 1;
+        }
+    }
+    for (i = 1; i < n; i++) {
+        key = a[i];
+        for (j = i; j > 0 && a[j - 1] > key; j--)
+            a[j] = a[j - 1];
+        a[j] = key;
+    }
 }
 
 /* A value that at least k ids reach: the k-th best block maximum. */
 static float lower_bound(const float *block, int32_t nb, int32_t k)
 {
-    uint64_t best[POOL];
+    uint64_t best[POOL], worst = 0;
     int32_t i;
 
     if (k >= nb || nb > POOL)
@@ -118,8 +84,9 @@ static float lower_bound(const float *block, int32_t nb, int32_t k)
     for (i = 0; i < nb; i++)
         best[i] = mc_key(block[i], i);
     select_first(best, nb, k);
-    qsort(best, (size_t)k, sizeof best[0], by_key);
-    return block[mc_key_id(best[k - 1])];
+    for (i = 0; i < k; i++)
+        worst = best[i] > worst ? best[i] : worst;
+    return block[mc_key_id(worst)];
 }
 
 int32_t mc_vocab_top(const float *x, int32_t n, int32_t k, const float *block,
@@ -146,7 +113,7 @@ int32_t mc_vocab_top(const float *x, int32_t n, int32_t k, const float *block,
         select_first(pool, m, k);
         m = k;
     }
-    qsort(pool, (size_t)m, sizeof pool[0], by_key);
+    mc_vocab_sort(pool, m);
     for (i = 0; i < m; i++)
         keys[i] = pool[i];
     return m;
@@ -159,16 +126,22 @@ static uint32_t descend(const float *x, int32_t n, float max, double target, uin
                         uint32_t prefix, int shift, int bits, double *sum)
 {
     double bin[4096] = {0};
+    float w[MC_VBLOCK];
     uint32_t b, at = 0;
     bool any = false;
-    int32_t i;
+    int32_t i, j;
 
+    for (j = 0; j < MC_VBLOCK; j++)
+        w[j] = 1;
     for (i = 0; i < n; i++) {
         uint64_t key = mc_key(x[i], i);
         uint32_t u = (uint32_t)(key >> 32);
 
+        j = i % MC_VBLOCK;
+        if (j == 0 && !isnan(max))
+            mc_vocab_exps(x + i, n - i < MC_VBLOCK ? n - i : MC_VBLOCK, max, w);
         if (key <= last && x[i] > -INFINITY && (uint64_t)u >> (shift + bits) == prefix)
-            bin[u >> shift & ((1u << bits) - 1)] += isnan(max) ? 1 : mc_vocab_exp(x[i] - max);
+            bin[u >> shift & ((1u << bits) - 1)] += (double)w[j];
     }
     for (b = 0; b < 1u << bits; b++) {
         if (bin[b] == 0)

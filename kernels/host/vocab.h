@@ -33,15 +33,34 @@ static inline int32_t mc_key_id(uint64_t key)
     return (int32_t)(uint32_t)key;
 }
 
-/* The largest of x[0..n), -inf when n is 0; NaN when one is NaN or +inf. */
-float mc_vocab_max(const float *x, int32_t n);
-/* sum of exp(x - max); max is finite. Fixed order. */
-float mc_vocab_expsum(const float *x, int32_t n, float max);
-/* The maximum, or the sum of exp(x - max), of each block of MC_VBLOCK. */
-void mc_vocab_block_max(const float *x, int32_t n, float *block);
-void mc_vocab_block_expsum(const float *x, int32_t n, float max, float *block);
-/* exp(x), what the sums above add up. */
-float mc_vocab_exp(float x);
+/* exp(x) for x <= 0, -inf too: within 2 ulp, 1 at 0, 0 below -87. Plain float operations:
+ * every width of vector gives the same bits. */
+static inline float mc_vocab_exp(float x)
+{
+    float t = (x < -87 ? -87 : x) * 1.44269504f + 0x1.8p23f; /* the mantissa's end: n */
+    float n = t - 0x1.8p23f;
+    float r = (x < -87 ? -87 : x) - n * 0.693359375f + n * 2.12194440e-4f; /* ln 2 in two */
+    float p = 1.9875691500e-4f; /* Cephes' expf */
+
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1;
+    p = mc_f32_of_bits(mc_bits_of_f32(p) + (mc_bits_of_f32(t) << 23));
+    return x < -87 ? 0 : p;
+}
+
+/* vloop.c, vectorised. block, where it may be NULL: a result for each block too. */
+float mc_vocab_max(const float *x, int32_t n, float *block);  /* NaN if one is NaN or +inf */
+double mc_vocab_expsum(const float *x, int32_t n, float max, float *block); /* exp(x - max) */
+void mc_vocab_exps(const float *x, int32_t n, float max, float *e);
+void mc_vocab_divide(float *x, int32_t n, float by);
+int32_t mc_vocab_find(const float *x, int32_t n, float v); /* first id of value v; n: none */
+
+/* Ascending, in place, without memory (libc's qsort may allocate). */
+void mc_vocab_sort(uint64_t *a, int32_t n);
 
 /* The k best values that are not -inf, as rising keys; k <= MC_LIST. block: their maxima.
  * Returns how many there were. */
