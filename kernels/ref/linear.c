@@ -44,12 +44,8 @@ static void pack_rows(void *ctx, int64_t r0, int64_t r1, int lane)
                     (float *)p->w.q + r * p->w.k);
 }
 
-#pragma weak mc_disk_row
-
 static int pack(struct mc_par *par, const struct mc_pack_p *p)
 {
-    if (!mc_disk_row)
-        return MC_K_EUNSUP;
     mc_par_for(par, p->w.n, 16, pack_rows, (void *)p);
     return 0;
 }
