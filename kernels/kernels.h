@@ -106,14 +106,17 @@ struct mc_w {
     uint64_t bytes; /* what one pass over it reads */
 };
 
+#define MC_ACT_TINY 1e-30f /* 127/amax and 32767/amax stay finite above it */
+
 /* Activation layouts. */
 enum mc_act_layout {
     MC_A_F32,  /* x f32 [T,k] */
     MC_A_BF16, /* x bf16 [T,k] */
     MC_A_I8,   /* x int8 [T,k], s f32 [T,k/32] scale a block of 32 columns: amax/127; q is
                   x*(127/amax) rounded to nearest even; a block that holds a NaN or an
-                  infinity gets a scale that is not finite; bf: f32 [T,k/32], the
-                  scale times the sum of the block's q, for offsets */
+                  infinity gets a scale that is not finite, one whose amax is below
+                  MC_ACT_TINY zeros; bf: f32 [T,k/32], the scale times the sum of the
+                  block's q, for offsets */
     MC_A_I16,  /* the same with 16-bit values: amax/32767 */
     MC_A_E4M3, /* x e4m3 [T,k], s f32 [T,ceil k/128]: amax/448; q is x/s, cast as in a page */
     MC_N_ACT,

@@ -41,7 +41,7 @@ static float amax(const float *x, int32_t n)
  * scale that is not finite and poison what reads them. */
 static void put_int(const struct mc_act *a, int64_t at, const float *x, float top)
 {
-    float m = amax(x, 32), inv = m > 0 && isfinite(m) ? top / m : 0;
+    float m = amax(x, 32), inv = m >= MC_ACT_TINY && isfinite(m) ? top / m : 0;
     int32_t i, sum = 0;
 
     for (i = 0; i < 32; i++) {

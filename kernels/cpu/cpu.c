@@ -1,0 +1,115 @@
+/* cpu.c - the CPU backend: picks the instruction set, says which layouts there are.
+ *
+ * One binary holds the bodies of every width (body_*.c); the processor, or opts.cpu,
+ * chooses at open. Owns the backend struct; THREAD: any. */
+#include "kernels/cpu/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct set {
+    const char *name, *what;
+    bool (*runs)(void);
+    const struct mc_op *embed, *join, *linear, *glu, *quant, *gqa_prep, *gqa_attn,
+        *attn_merge;
+};
+
+#if defined(__x86_64__)
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+static bool always(void)
+{
+    return true;
+}
+
+#define OPS(isa)                                                                           \
+    &mc_cpu_embed_##isa, &mc_cpu_join_##isa, &mc_cpu_linear_##isa, &mc_cpu_glu_##isa,      \
+        &mc_cpu_quant_##isa, &mc_cpu_gqa_prep_##isa, &mc_cpu_gqa_attn_##isa,               \
+        &mc_cpu_attn_merge_##isa
+
+static const struct set sets[] = { /* best first */
+#if defined(__x86_64__)
+    {"avx512", "avx512-vnni", has_avx512, OPS(avx512)},
+    {"avx2", "avx2", has_avx2, OPS(avx2)},
+#endif
+    {"portable", "portable", always, OPS(portable)},
+};
+
+static const struct set *pick(const char *name, const char **why)
+{
+    size_t i;
+
+    for (i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        if (name && strcmp(name, sets[i].name) != 0)
+            continue;
+        if (sets[i].runs())
+            return &sets[i];
+        if (name) {
+            *why = "cpu: this processor lacks the instruction set asked for";
+            return NULL;
+        }
+    }
+    *why = "cpu: the instruction set is none of portable, avx2, avx512";
+    return NULL;
+}
+
+static uint16_t run_of(const struct mc_backend *b, uint16_t disk_fmt)
+{
+    (void)b;
+    return mc_cpu_run_of(disk_fmt);
+}
+
+static uint16_t act_of(const struct mc_backend *b, uint16_t run_layout)
+{
+    (void)b;
+    return run_layout == MC_W_I4 || run_layout == MC_W_I8 ? MC_A_I16 : MC_A_F32;
+}
+
+static void cpu_close(struct mc_backend *b)
+{
+    free(b);
+}
+
+struct mc_backend *mc_cpu_open(const struct mc_backend_opts *o, const char **why)
+{
+    const struct set *set = pick(o->cpu, why);
+    struct mc_host *h;
+    struct mc_backend *b;
+
+    if (!set)
+        return NULL;
+    h = calloc(1, sizeof *h);
+    if (!h) {
+        *why = "cpu: out of memory";
+        return NULL;
+    }
+    mc_host_init(h, "cpu", o->threads);
+    b = &h->b;
+    snprintf(b->what, sizeof b->what, "%s, %d threads", set->what, h->threads);
+    b->run_of = run_of;
+    b->act_of = act_of;
+    b->close = cpu_close;
+    b->op[MC_OP_pack] = &mc_cpu_pack;
+    b->op[MC_OP_embed] = set->embed;
+    b->op[MC_OP_join] = set->join;
+    b->op[MC_OP_linear] = set->linear;
+    b->op[MC_OP_glu] = set->glu;
+    b->op[MC_OP_quant] = set->quant;
+    b->op[MC_OP_gqa_prep] = set->gqa_prep;
+    b->op[MC_OP_gqa_attn] = set->gqa_attn;
+    b->op[MC_OP_attn_merge] = set->attn_merge;
+    return b;
+}

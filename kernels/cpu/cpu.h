@@ -1,0 +1,67 @@
+/* cpu.h - between the files of the CPU backend; its packed matrix form.
+ *
+ * A packed matrix is cut in panels of PANEL rows; lane j of every vector belongs to row
+ * 16*panel + j, so that one broadcast activation feeds 16 outputs, and rows past n are
+ * zeros. w.q begins with a struct head; then come the panels, each a run of k:
+ *
+ *   floats   [k][16] f32, f16, bf16 or e4m3
+ *   I8       [k/2][16][2] int8: a pair of columns a lane, widened to int16 pairs
+ *   I4       [k/8][16] dwords: nibble i of the low half is column i*2 of the eight, nibble i
+ *            of the high half column i*2+1, so that shift and mask give int16 pairs
+ *
+ * w.scale holds the scales, panel by panel, group by group of columns (pack.c writes and
+ * scale_expand in scale.inl reads): see enum scales. All forms are exact: a disk format
+ * loses nothing on its way here. */
+#ifndef MC_CPU_H
+#define MC_CPU_H
+
+#include "kernels/host/host.h"
+
+enum { PANEL = 16, BLOCK = 32 /* columns of an activation's scale */ };
+
+/* Scales of 16 rows and a group of columns; w = q*scale + min. */
+enum scales {
+    S_NONE,  /* floats */
+    S_F32,   /* scale [16] f32; min 0 */
+    S_F16,   /* scale [16] f16; min 0 */
+    S_F16_8, /* the same; min is -8 scale */
+    S_BF16_8,
+    S_F32_8,
+    S_F32_MIN, /* scale [16], min [16] f32 */
+    S_F16_MIN,
+    S_K_MIN, /* a group is 256: d, dmin [16] f16, then eight times sc, m [16] u8:
+                scale d*sc, min -dmin*m for each 32 columns (Q4_K, Q5_K) */
+    S_K16,   /* a group is 256: d [16] f16, then sixteen times sc [16] i8: scale d*sc for
+                each 16 columns (Q6_K) */
+};
+
+struct head {
+    uint16_t scales; /* enum scales */
+    uint16_t step;   /* columns that share a scale when multiplied: 32, or 16 */
+    int32_t group;   /* columns a record of scales */
+    int32_t scale_bytes; /* of such a record */
+    int32_t panel_bytes; /* of a panel's q */
+};
+enum { HEAD = 64 }; /* bytes that the head takes */
+
+static inline int32_t panels(int32_t n)
+{
+    return (n + PANEL - 1) / PANEL;
+}
+
+uint16_t mc_cpu_run_of(uint16_t disk_fmt);
+
+/* The operations whose bodies are the same for every instruction set. */
+extern const struct mc_op mc_cpu_pack;
+
+/* The others, one set a width: body.inl makes them. */
+#define MC_CPU_SET(isa)                                                                    \
+    extern const struct mc_op mc_cpu_embed_##isa, mc_cpu_join_##isa, mc_cpu_linear_##isa,  \
+        mc_cpu_glu_##isa, mc_cpu_quant_##isa, mc_cpu_gqa_prep_##isa,                       \
+        mc_cpu_gqa_attn_##isa, mc_cpu_attn_merge_##isa;
+MC_CPU_SET(portable)
+MC_CPU_SET(avx2)
+MC_CPU_SET(avx512)
+#undef MC_CPU_SET
+
+#endif

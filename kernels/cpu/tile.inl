@@ -1,0 +1,268 @@
+/* tile.inl - the inner kernels: R rows times a panel of 16 outputs, y [R][16] += x . w.
+ *
+ * INVARIANT: an output's sum is built in one order whatever R is: integer dots are exact
+ * within a step of 32 (or 16) columns, then acc = fma(dot, ws*s, acc) and, with mins,
+ * acc = fma(wm, sum, acc), steps rising; floats acc = fma(w, x, acc), columns rising. So
+ * rows may be tiled in any way and sums put aside in memory between chunks of columns. */
+
+/* Heights of tiles, falling; the first is what the registers hold. */
+#if defined(__AVX512F__)
+#define TILE_HEIGHTS(F) F(12) F(8) F(4) F(2) F(1)
+enum { TILE_R = 12, PAIR_R = 12 };
+#elif defined(__AVX2__)
+#define TILE_HEIGHTS(F) F(4) F(2) F(1)
+enum { TILE_R = 4, PAIR_R = 2 };
+#else
+#define TILE_HEIGHTS(F) F(2) F(1)
+enum { TILE_R = 2, PAIR_R = 1 };
+#endif
+
+enum { PV = PANEL / VN /* vectors a panel */ };
+
+/* How a tile reads weights: from a packed panel, or unpacked from scratch memory. */
+enum { T_I4, T_I8, T_W16, T_F32, T_F16, T_BF16, T_E4M3 };
+
+/* Loops over registers: they must vanish. */
+#define FLAT _Pragma("GCC unroll 16")
+
+/* ---- integers ------------------------------------------------------------------------- */
+
+struct tile_i {
+    const uint8_t *q;
+    const float *ws, *wm; /* [steps][16] */
+    int32_t n_block;
+    const int16_t *x;     /* rows x_pitch apart */
+    const float *s, *sum; /* of a row's blocks: scale, scale times sum; s_pitch apart */
+    int64_t x_pitch, s_pitch;
+    float *y; /* [R][16] */
+};
+
+/* Columns 2i and 2i+1 of block b as int16 pairs, vector v of the panel. */
+VEC vi tile_pair(int from, const uint8_t *q, int b, int i, int v)
+{
+    if (from == T_I4)
+        return vi_nibbles(vi_load(q + (b * 4 + i / 4) * 4 * PANEL + v * 4 * VN), i % 4);
+    if (from == T_I8)
+        return vi_load_i8((const int8_t *)q + (b * 16 + i) * 2 * PANEL + v * 2 * VN);
+    return vi_load(q + (b * 16 + i) * 4 * PANEL + v * 4 * VN);
+}
+
+/* acc += step `at` of the scales times its dots; b: the block whose activations they saw. */
+VEC void tile_scale(const struct tile_i *t, int min, int R, int at, int b,
+                    vi dot[TILE_R][PV], vf acc[TILE_R][PV])
+{
+    vf ws[PV], wm[PV];
+    int r, v;
+
+    FLAT for (v = 0; v < PV; v++) {
+        ws[v] = vf_load(t->ws + at * PANEL + v * VN);
+        wm[v] = min ? vf_load(t->wm + at * PANEL + v * VN) : ws[v];
+    }
+    FLAT for (r = 0; r < R; r++) {
+        vf s = vf_set(t->s[r * t->s_pitch + b]);
+
+        FLAT for (v = 0; v < PV; v++) {
+            acc[r][v] = vf_fma(vi_float(dot[r][v]), vf_mul(ws[v], s), acc[r][v]);
+            if (min)
+                acc[r][v] = vf_fma(wm[v], vf_set(t->sum[r * t->s_pitch + b]), acc[r][v]);
+        }
+    }
+}
+
+VEC void tile_int(int from, int step, int min, int R, const struct tile_i *t)
+{
+    vf acc[TILE_R][PV];
+    vi dot[TILE_R][PV], w[PV], x;
+    int b, i, r, v, part;
+
+    FLAT for (r = 0; r < R; r++)
+        FLAT for (v = 0; v < PV; v++)
+            acc[r][v] = vf_load(t->y + r * PANEL + v * VN);
+    for (b = 0; b < t->n_block; b++) {
+        FLAT for (part = 0; part < BLOCK / step; part++) {
+            FLAT for (r = 0; r < R; r++)
+                FLAT for (v = 0; v < PV; v++)
+                    dot[r][v] = vi_zero();
+            FLAT for (i = part * step / 2; i < (part + 1) * step / 2; i++) {
+                FLAT for (v = 0; v < PV; v++)
+                    w[v] = tile_pair(from, t->q, b, i, v);
+                FLAT for (r = 0; r < R; r++) {
+                    x = vi_set_pair(t->x + r * t->x_pitch + b * BLOCK + 2 * i);
+                    FLAT for (v = 0; v < PV; v++)
+                        dot[r][v] = vi_madd(dot[r][v], w[v], x);
+                }
+            }
+            tile_scale(t, min, R, b * (BLOCK / step) + part, b, dot, acc);
+        }
+    }
+    FLAT for (r = 0; r < R; r++)
+        FLAT for (v = 0; v < PV; v++)
+            vf_store(t->y + r * PANEL + v * VN, acc[r][v]);
+}
+
+/* F(form, weights from, step, min, R) for every form of integer panel. */
+#define TILE_FORMS(F, R)                                                                   \
+    F(I4_MIN, T_I4, 32, 1, R)                                                              \
+    F(I8, T_I8, 32, 0, R)                                                                  \
+    F(I8_MIN, T_I8, 32, 1, R)                                                              \
+    F(I8_16, T_I8, 16, 0, R)                                                               \
+    F(W16, T_W16, 32, 0, R)                                                                \
+    F(W16_MIN, T_W16, 32, 1, R)                                                            \
+    F(W16_16, T_W16, 16, 0, R)
+
+enum form {
+#define F(form, from, step, min, R) FORM_##form,
+    TILE_FORMS(F, 0)
+#undef F
+    N_FORM
+};
+
+#define F(form, from, step, min, R)                                                        \
+    static void tile_##form##_##R(const struct tile_i *t)                                  \
+    {                                                                                      \
+        tile_int(from, step, min, R, t);                                                   \
+    }
+#define ALL(R) TILE_FORMS(F, R)
+TILE_HEIGHTS(ALL)
+#undef ALL
+#undef F
+
+static const struct {
+    int rows;
+    void (*fn[N_FORM])(const struct tile_i *t);
+} tiles[] = {
+#define F(form, from, step, min, R) tile_##form##_##R,
+#define ALL(R) {R, {TILE_FORMS(F, R)}},
+    TILE_HEIGHTS(ALL)
+#undef ALL
+#undef F
+};
+
+/* n rows of a tile. */
+static void tile_ints(enum form form, int32_t n, struct tile_i t)
+{
+    int h = 0, rows;
+
+    while (n > 0) {
+        while (tiles[h].rows > n)
+            h++;
+        tiles[h].fn[form](&t);
+        rows = tiles[h].rows;
+        n -= rows;
+        t.y += rows * PANEL;
+        t.x += rows * t.x_pitch;
+        t.s += rows * t.s_pitch;
+        t.sum += rows * t.s_pitch;
+    }
+}
+
+/* ---- floats --------------------------------------------------------------------------- */
+
+struct tile_f {
+    int from, k;
+    const uint8_t *q;  /* panels, q_pitch bytes apart */
+    const float *scale; /* [panels][16]: E4M3, of these columns */
+    const float *x;    /* rows x_pitch apart */
+    int64_t q_pitch, x_pitch, y_pitch;
+    float *y; /* [R][16], panels y_pitch floats apart */
+};
+
+/* Column c, vector v. An E4M3 weight times its scale is rounded to f32, as in mc_disk_row. */
+VEC vf tile_column(int from, const uint8_t *q, int64_t c, int v, vf scale)
+{
+    int64_t at = c * PANEL + v * VN;
+
+    switch (from) {
+    case T_F16:
+        return vf_load_f16((const uint16_t *)q + at);
+    case T_BF16:
+        return vf_load_bf16((const uint16_t *)q + at);
+    case T_E4M3:
+        return vf_mul(vf_load_e4m3(q + at), scale);
+    default:
+        return vf_load((const float *)q + at);
+    }
+}
+
+/* P panels side by side: few rows of one panel would wait for their own sums. */
+VEC void tile_float(int from, int R, int P, const struct tile_f *t)
+{
+    vf acc[TILE_R][2][PV], scale[2][PV], x, w[2][PV];
+    int c, r, p, v;
+
+    FLAT for (p = 0; p < P; p++)
+        FLAT for (v = 0; v < PV; v++) {
+            scale[p][v] = from == T_E4M3 ? vf_load(t->scale + p * PANEL + v * VN) : vf_set(0);
+            FLAT for (r = 0; r < R; r++)
+                acc[r][p][v] = vf_load(t->y + p * t->y_pitch + r * PANEL + v * VN);
+        }
+    for (c = 0; c < t->k; c++) {
+        FLAT for (p = 0; p < P; p++)
+            FLAT for (v = 0; v < PV; v++)
+                w[p][v] = tile_column(from, t->q + p * t->q_pitch, c, v, scale[p][v]);
+        FLAT for (r = 0; r < R; r++) {
+            x = vf_set(t->x[r * t->x_pitch + c]);
+            FLAT for (p = 0; p < P; p++)
+                FLAT for (v = 0; v < PV; v++)
+                    acc[r][p][v] = vf_fma(w[p][v], x, acc[r][p][v]);
+        }
+    }
+    FLAT for (p = 0; p < P; p++)
+        FLAT for (v = 0; v < PV; v++)
+            FLAT for (r = 0; r < R; r++)
+                vf_store(t->y + p * t->y_pitch + r * PANEL + v * VN, acc[r][p][v]);
+}
+
+/* F(weights from, panels, R) */
+#define FLOAT_FORMS(F, R)                                                                  \
+    F(T_F32, 1, R) F(T_F16, 1, R) F(T_BF16, 1, R) F(T_E4M3, 1, R)                          \
+    F(T_F32, 2, R) F(T_F16, 2, R) F(T_BF16, 2, R) F(T_E4M3, 2, R)
+
+#define F(from, P, R)                                                                      \
+    static void tile_##from##_##P##_##R(const struct tile_f *t)                            \
+    {                                                                                      \
+        tile_float(from, R, P, t);                                                         \
+    }
+#define ALL(R) FLOAT_FORMS(F, R)
+TILE_HEIGHTS(ALL)
+#undef ALL
+#undef F
+
+static const struct {
+    int rows;
+    void (*fn[8])(const struct tile_f *t); /* from - T_F32, then the same of two panels */
+} float_tiles[] = {
+#define F(from, P, R) tile_##from##_##P##_##R,
+#define ALL(R) {R, {FLOAT_FORMS(F, R)}},
+    TILE_HEIGHTS(ALL)
+#undef ALL
+#undef F
+};
+
+/* n rows of np panels, 1 or 2. */
+static void tile_floats(int32_t n, int np, struct tile_f t)
+{
+    int h = 0, rows;
+
+    while (n > 0) {
+        while (float_tiles[h].rows > n)
+            h++;
+        rows = float_tiles[h].rows;
+        if (np == 2 && rows <= PAIR_R) {
+            float_tiles[h].fn[4 + t.from - T_F32](&t);
+        } else {
+            struct tile_f one = t;
+            int p;
+
+            for (p = 0; p < np; p++) {
+                float_tiles[h].fn[t.from - T_F32](&one);
+                one.q += t.q_pitch;
+                one.y += t.y_pitch;
+                one.scale += PANEL;
+            }
+        }
+        n -= rows;
+        t.y += rows * PANEL;
+        t.x += rows * t.x_pitch;
+    }
+}
