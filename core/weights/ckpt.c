@@ -221,7 +221,8 @@ static int open_dir(struct mc_ckpt *c, struct mc_err *err)
         return n;
     if (n == 0)
         return mc_fail(err, MC_ENOENT, "it holds no " MC_HF_SINGLE ", no index of shards and "
-                       "no .gguf%s", mc_dir_has(c->dir, "config.json") ? " (only a config.json)" : "");
+                       "no .gguf%s",
+                       mc_dir_has(c->dir, "config.json") ? " (only a config.json)" : "");
     if (n > 1) {
         rc = mc_fail(err, MC_EARG, "it holds %d GGUFs, name one: %s%s", n, list,
                      n > LIST_MAX || strlen(list) == sizeof list - 1 ? " ..." : "");

@@ -185,7 +185,8 @@ static int open_index(struct mc_ckpt *c, struct mc_err *err)
         goto done;
     weight_map = json_object_get(index, "weight_map");
     if (json_object_size(weight_map) == 0) {
-        rc = mc_fail(err, MC_EFORMAT, "weight_map of " MC_HF_INDEX " is not an object with entries");
+        rc = mc_fail(err, MC_EFORMAT, "weight_map of " MC_HF_INDEX " is not an object "
+                     "with entries");
         goto done;
     }
     rc = open_shards(c, weight_map, err);

@@ -5,75 +5,8 @@
 #include <time.h>
 
 #include "core/weights/weights.h"
+#include "tests/c/gguf_write.h"
 #include "tests/c/tmpdir.h"
-
-/* ---- building files ------------------------------------------------------------------ */
-
-struct buf {
-    uint8_t p[1 << 16];
-    size_t n;
-};
-
-static void raw(struct buf *b, const void *p, size_t n)
-{
-    assert_true(b->n + n <= sizeof b->p);
-    memcpy(b->p + b->n, p, n);
-    b->n += n;
-}
-
-static void u8(struct buf *b, uint8_t v)
-{
-    raw(b, &v, 1);
-}
-
-static void u32(struct buf *b, uint32_t v)
-{
-    raw(b, &v, 4);
-}
-
-static void u64(struct buf *b, uint64_t v)
-{
-    raw(b, &v, 8);
-}
-
-static void str(struct buf *b, const char *s)
-{
-    u64(b, strlen(s));
-    raw(b, s, strlen(s));
-}
-
-static void head(struct buf *b, uint64_t n_tensor, uint64_t n_key)
-{
-    b->n = 0;
-    raw(b, "GGUF", 4);
-    u32(b, 3);
-    u64(b, n_tensor);
-    u64(b, n_key);
-}
-
-static void key(struct buf *b, const char *name, uint32_t type)
-{
-    str(b, name);
-    u32(b, type);
-}
-
-/* A tensor info of two dims. */
-static void info(struct buf *b, const char *name, uint64_t ne0, uint64_t ne1, uint32_t type,
-                 uint64_t offset)
-{
-    str(b, name);
-    u32(b, 2);
-    u64(b, ne0);
-    u64(b, ne1);
-    u32(b, type);
-    u64(b, offset);
-}
-
-static void pad(struct buf *b, size_t align)
-{
-    while (b->n % align)
-        u8(b, 0);
-}
 
 static char *dir;
 

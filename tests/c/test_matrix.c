@@ -260,7 +260,8 @@ static void matrix_refused(const struct part *p, int n, const char *quant, const
 
 #define N_OF(a) (int)(sizeof(a) / sizeof *(a))
 #define CT(weights) \
-    "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"group_0\":{\"weights\":" weights "}}}"
+    "{\"quant_method\":\"compressed-tensors\"," \
+    "\"config_groups\":{\"group_0\":{\"weights\":" weights "}}}"
 #define INT4_G32 CT("{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32," \
                     "\"symmetric\":true}")
 #define INT4_G128 CT("{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128}")
