@@ -24,24 +24,26 @@ struct mc_gen_opts {
 
 /* A piece is one token's contribution; text may be empty (held back) or hold what earlier
  * tokens held back. Valid UTF-8, not NUL-terminated; borrowed until the next take or
- * close. */
+ * close. Text and tokens do not depend on when they are taken. */
 struct mc_piece {
     struct mc_token token;
     const char *text;
     size_t n;
 };
 
-/* Submits. on_ready (may be NULL) is called without locks held, from the engine thread,
- * whenever the queue goes from empty to not empty, and at the end: it must only ring a
- * bell. */
+/* Submits. on_ready (may be NULL) is called from the engine thread, before this returns at
+ * the earliest, whenever the queue goes from empty to not empty, and at the end: it must
+ * only ring a bell. mc_gen_close waits for one that runs, so nobody closes a gen while
+ * holding a lock that the bell takes. */
 int mc_gen_open(struct mc_engine *e, const struct mc_gen_opts *o, void (*on_ready)(void *),
                 void *ctx, struct mc_gen **out, struct mc_err *err);
 struct mc_handle mc_gen_handle(const struct mc_gen *g);
 
-/* 1: *out is the next piece. 0: nothing yet. 2: ended, all taken; *end tells how. After a
- * stop string the finish is MC_FINISH_STOP and nothing after the cut is delivered. Held
- * text that turns out to be no stop arrives with the last piece; bytes that never became
- * UTF-8 become one U+FFFD. */
+/* 1: *out is the next piece. 0: nothing yet. 2: ended, all taken; *end tells how, borrowed
+ * until close. After a stop string (the first to be complete) the finish is MC_FINISH_STOP,
+ * n_gen counts up to the token that completed it, and nothing after the cut is delivered.
+ * Held text that turns out to be no stop arrives with the last piece; bytes that never
+ * became UTF-8 become U+FFFD, a character cut off at the end one. */
 int mc_gen_take(struct mc_gen *g, struct mc_piece *out, const struct mc_end **end);
 /* The same, waiting up to timeout_s (negative: forever). */
 int mc_gen_wait(struct mc_gen *g, double timeout_s, struct mc_piece *out,
