@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 char *mc_buf_room(struct mc_buf *b, size_t n)
 {
@@ -21,7 +21,7 @@ char *mc_buf_room(struct mc_buf *b, size_t n)
         b->failed = true;
         return NULL;
     }
-    while (cap < b->n + n)
+    while (cap < b->n + n + 1)
         cap *= 2;
     if (cap != b->cap) {
         p = realloc(b->p, cap);
@@ -43,6 +43,7 @@ void mc_buf_put(struct mc_buf *b, const void *s, size_t n)
         return;
     memcpy(to, s, n);
     b->n += n;
+    b->p[b->n] = 0;
 }
 
 void mc_buf_puts(struct mc_buf *b, const char *s)
@@ -69,7 +70,7 @@ void mc_buf_drop(struct mc_buf *b, size_t n)
     if (n == 0)
         return;
     b->n -= n;
-    memmove(b->p, b->p + n, b->n);
+    memmove(b->p, b->p + n, b->n + 1);
 }
 
 void mc_buf_free(struct mc_buf *b)

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct mc_buf { /* zero-initialise; mc_buf_free at the end */
-    char *p;
+    char *p; /* NULL, or ends with a NUL after n bytes */
     size_t n, cap;
     bool failed;
 };
@@ -20,7 +20,8 @@ void mc_buf_put(struct mc_buf *b, const void *s, size_t n);
 void mc_buf_puts(struct mc_buf *b, const char *s);
 /* Short pieces only: what does not fit in 512 bytes is cut. */
 void mc_buf_fmt(struct mc_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Room for n more bytes at p + n, or NULL; the caller adds to b->n what it wrote. */
+/* Room for n more bytes and a NUL at p + n, or NULL; the caller writes them and adds to
+ * b->n. */
 char *mc_buf_room(struct mc_buf *b, size_t n);
 /* Drops the first n bytes. */
 void mc_buf_drop(struct mc_buf *b, size_t n);

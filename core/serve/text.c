@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 
 static void stop_init(struct mc_stop *st)
 {

@@ -1,7 +1,7 @@
 /* test_gen.c - a sequence's tokens as text: UTF-8, stop strings, ends, memory's life. */
 #include "tests/c/test.h"
 
-#include "core/model/utf8.h"
+#include "core/base/utf8.h"
 #include "core/serve/gen.h"
 #include "tests/c/fake_engine.h"
 
