@@ -116,7 +116,8 @@ struct mc_request {
 int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_handle *out,
                      struct mc_err *err);
 /* Asks for the end of a sequence: its sink gets CANCEL with this text, unless it ends
- * first. A stale handle is not an error. */
+ * first. With why NULL its reader has all it wanted (a stop string) and it ends as a STOP.
+ * A stale handle is not an error. */
 void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why);
 
 /* ---- looking in ----------------------------------------------------------------------- */

@@ -212,6 +212,10 @@ static void cancel_one(struct mc_engine *e, const struct mc_cancel *c)
 
     if (!q)
         return;
+    if (!c->why[0]) {
+        mc_seq_end(e, q, MC_FINISH_STOP, -1, NULL);
+        return;
+    }
     mc_fail(&err, MC_ECANCEL, "%s", c->why);
     mc_info("engine", "request %s cancelled after %d tokens: %s", q->name, q->n_gen, c->why);
     mc_seq_end(e, q, MC_FINISH_CANCEL, -1, &err);
@@ -483,7 +487,8 @@ void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why)
     if (!c)
         return; /* it will end by itself */
     c->h = h;
-    strncpy(c->why, why, sizeof c->why - 1);
+    if (why)
+        snprintf(c->why, sizeof c->why, "%s", *why ? why : "cancelled");
     pthread_mutex_lock(&e->inbox);
     c->next = e->cancels;
     e->cancels = c;

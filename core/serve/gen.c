@@ -186,7 +186,7 @@ static bool add_token(struct mc_gen *g)
     if (mc_text_add(&g->text, s, n) < 0)
         return false;
     if (g->text.cut)
-        mc_engine_cancel(g->engine, g->handle, "stop string");
+        mc_engine_cancel(g->engine, g->handle, NULL);
     return true;
 }
 

@@ -22,7 +22,7 @@ struct fake_seq {
     struct mc_sink sink;
     int32_t limit, n_gen, n_ids, n_top;
     char name[64], why[64];
-    atomic_bool cancelled, ended;
+    atomic_bool cancelled, stopped, ended; /* stopped: cancelled with why NULL */
     double t_cancel; /* when mc_engine_cancel was called */
 };
 
@@ -148,7 +148,7 @@ static void fake_step(struct mc_engine *e, int i)
     if (atomic_load(&s->ended))
         return;
     if (atomic_load(&s->cancelled))
-        fake_end(e, i, MC_FINISH_CANCEL);
+        fake_end(e, i, atomic_load(&s->stopped) ? MC_FINISH_STOP : MC_FINISH_CANCEL);
     else if (s->n_gen == s->limit)
         fake_end(e, i, MC_FINISH_LENGTH);
     else if (s->n_gen >= e->n_script && !e->loop)
@@ -225,7 +225,8 @@ void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why)
 
     pthread_mutex_lock(&e->lock);
     if (!atomic_load(&s->cancelled)) {
-        snprintf(s->why, sizeof s->why, "%s", why);
+        snprintf(s->why, sizeof s->why, "%s", why ? why : "");
+        atomic_store(&s->stopped, !why);
         s->t_cancel = fake_now();
         atomic_store(&s->cancelled, true);
     }
