@@ -12,6 +12,7 @@
 
 #include <jansson.h>
 
+#include "core/base/log.h"
 #include "core/mc.h"
 
 enum { GOT_MAX = 4096 };
@@ -100,6 +101,7 @@ static inline struct mc_engine *engine_open(const struct mc_engine_opts *o,
     struct mc_engine *e = NULL;
     struct mc_err err = {0};
 
+    mc_log_set("engine", MC_LOG_OFF);
     use.model = use.model ? use.model : "tests/models/tiny-llama";
     use.backend = use.backend ? use.backend : "ref";
     use.kv = use.kv ? use.kv : "f32";
