@@ -37,7 +37,8 @@ int mc_tok_encode(const struct mc_tok *t, const char *text, size_t n, unsigned f
 
 /* The bytes of one token, borrowed: byte-level bytes for base tokens, the name for added
  * tokens. *special says that it is a control token (left out of text by default).
- * Empty for ids without a token (padding rows). Joined, they are the whole text. */
+ * Empty for ids without a token (padding rows). Joined, they are the whole text (in form C
+ * where the model normalises; with the space that llama's SPM puts in front). */
 const char *mc_tok_piece(const struct mc_tok *t, int32_t id, size_t *n, bool *special);
 
 int32_t mc_tok_n(const struct mc_tok *t);   /* real tokens: largest id + 1 */
