@@ -188,7 +188,7 @@ static int32_t draw(const struct row *w, const struct mc_samp *s)
     bool top_k = s->top_k > 0 && s->top_k < w->n;
 
     if (s->temperature < MC_GREEDY_BELOW || s->top_k == 1)
-        return mc_vocab_find(w->x, w->n, w->max);
+        return mc_vocab_index(w->x, w->n, w->max);
     if (top_k && s->top_k <= MC_LIST)
         return draw_top_k(w, s);
     if (top_k || s->top_p < 1 || s->min_p > 0)

@@ -153,7 +153,7 @@ INLINE int32_t find_loop(const float *x, int32_t n, float v)
 }
 FOR_TARGETS(int32_t, find, (const float *x, int32_t n, float v), find_loop(x, n, v))
 
-int32_t mc_vocab_find(const float *x, int32_t n, float v)
+int32_t mc_vocab_index(const float *x, int32_t n, float v)
 {
     return PICK(find)(x, n, v);
 }

@@ -57,7 +57,7 @@ float mc_vocab_max(const float *x, int32_t n, float *block);  /* NaN if one is N
 double mc_vocab_expsum(const float *x, int32_t n, float max, float *block); /* exp(x - max) */
 void mc_vocab_exps(const float *x, int32_t n, float max, float *e);
 void mc_vocab_divide(float *x, int32_t n, float by);
-int32_t mc_vocab_find(const float *x, int32_t n, float v); /* first id of value v; n: none */
+int32_t mc_vocab_index(const float *x, int32_t n, float v); /* first id of value v; n: none */
 
 /* Ascending, in place, without memory (libc's qsort may allocate). */
 void mc_vocab_sort(uint64_t *a, int32_t n);
