@@ -188,7 +188,7 @@ int32_t mc_tok_find(const struct mc_tok *t, const char *piece, size_t n)
 
     if (id < 0)
         id = find_added(t, &t->normal, piece, n);
-    return id < 0 ? mc_vocab_find(t, piece, n) : id;
+    return id < 0 ? mc_tok_text_id(t, piece, n) : id;
 }
 
 int32_t mc_tok_bos(const struct mc_tok *t)

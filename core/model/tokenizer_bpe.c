@@ -89,9 +89,9 @@ int mc_bpe_merge(struct mc_tok *t, uint32_t rank, const char *left, size_t n_lef
         return mc_fail(err, MC_ENOMEM, "no memory for a merge");
     if (mc_bpe_unspell(left, n_left, text, &nl) &&
         mc_bpe_unspell(right, n_right, text + nl, &nr)) {
-        l = mc_vocab_find_any(t, text, nl);
-        r = mc_vocab_find_any(t, text + nl, nr);
-        id = mc_vocab_find_any(t, text, nl + nr);
+        l = mc_tok_any_id(t, text, nl);
+        r = mc_tok_any_id(t, text + nl, nr);
+        id = mc_tok_any_id(t, text, nl + nr);
     }
     free(text);
     if (l < 0 || r < 0 || id < 0)
@@ -170,7 +170,7 @@ int mc_bpe_piece(const struct mc_tok *t, struct mc_merger *m, const char *s, siz
     size_t i;
 
     if (t->ignore_merges) {
-        id = mc_vocab_find(t, s, n);
+        id = mc_tok_text_id(t, s, n);
         if (id >= 0)
             return mc_ids_push(out, id);
     }

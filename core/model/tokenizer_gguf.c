@@ -81,7 +81,7 @@ static int put_byte(struct build *b, int32_t id, const char *s, size_t n)
         memcpy(digits, s + 3, 2);
         byte = (char)strtol(digits, &end, 16);
         if (end == digits + 2)
-            return mc_vocab_put(b->t, id, &byte, 1, MC_TOKEN_BYTE, b->err);
+            return mc_tok_put(b->t, id, &byte, 1, MC_TOKEN_BYTE, b->err);
     }
     return mc_fail(b->err, MC_EFORMAT, "byte token %d is \"%s\", not <0xXX>", id,
                    mc_quote(quoted, s, n));
@@ -100,8 +100,8 @@ static int put_text(struct build *b, int32_t id, const char *s, size_t n)
         n_bytes = spm_unspell(s, n, bytes);
     else if (!mc_bpe_unspell(s, n, bytes, &n_bytes))
         kind = MC_TOKEN_INERT;
-    rc = mc_vocab_put(b->t, id, kind == MC_TOKEN_TEXT ? bytes : s,
-                      kind == MC_TOKEN_TEXT ? n_bytes : n, kind, b->err);
+    rc = mc_tok_put(b->t, id, kind == MC_TOKEN_TEXT ? bytes : s,
+                    kind == MC_TOKEN_TEXT ? n_bytes : n, kind, b->err);
     free(bytes);
     return rc;
 }
@@ -109,7 +109,7 @@ static int put_text(struct build *b, int32_t id, const char *s, size_t n)
 static int put_added(struct build *b, int32_t id, const char *s, size_t n,
                      enum mc_token_kind kind)
 {
-    int rc = mc_vocab_put(b->t, id, s, n, n ? kind : MC_TOKEN_INERT, b->err);
+    int rc = mc_tok_put(b->t, id, s, n, n ? kind : MC_TOKEN_INERT, b->err);
 
     if (rc < 0 || n == 0)
         return rc;
@@ -157,7 +157,7 @@ static int read_tokens(struct build *b)
         rc = read_token(b, i);
     if (rc == 0)
         rc = mc_added_seal(b->t, b->err);
-    return rc < 0 ? rc : mc_vocab_seal(b->t, b->err);
+    return rc < 0 ? rc : mc_tok_seal(b->t, b->err);
 }
 
 /* "left right"; a token may begin with a space of its own, so not at the first byte. */

@@ -1,7 +1,8 @@
 /* tokenizer_int.h - the tokenizer's tables, for the files that fill and use them.
  *
- * Built in this order: mc_tok_new, the tokens (mc_vocab_put), mc_vocab_seal, then merges
- * (BPE) or mc_spm_seal, added tokens (mc_added_put), mc_added_seal. Never changed after.
+ * Built in this order: mc_tok_new; tokens (mc_tok_put), those found in text whole also by
+ * mc_added_put; mc_added_seal, mc_tok_seal; merges (mc_bpe_) or scores (mc_spm_seal).
+ * Never changed after.
  * INVARIANTS: ids are in [0, n); every off + len lies in the text arena; a piece of plain
  * text never becomes a control token, whatever the file's merges say. */
 #ifndef MC_MODEL_TOKENIZER_INT_H
@@ -102,16 +103,16 @@ int mc_json_bool(const json_t *o, const char *key, bool *out, struct mc_err *err
 /* Ids may go a little beyond the number of entries a file has, no further: a table's size
  * is bounded by the file's. */
 int mc_tok_new(size_t n_entries, struct mc_tok **out, struct mc_err *err);
-int mc_vocab_put(struct mc_tok *t, int64_t id, const char *s, size_t n,
-                 enum mc_token_kind kind, struct mc_err *err);
+int mc_tok_put(struct mc_tok *t, int64_t id, const char *s, size_t n,
+               enum mc_token_kind kind, struct mc_err *err);
 /* Gives a token another name and kind. */
-int mc_vocab_rename(struct mc_tok *t, int32_t id, const char *s, size_t n,
-                    enum mc_token_kind kind, struct mc_err *err);
+int mc_tok_rename(struct mc_tok *t, int32_t id, const char *s, size_t n,
+                  enum mc_token_kind kind, struct mc_err *err);
 int mc_text_keep(struct mc_tok *t, const char *s, size_t n, uint32_t *off,
                  struct mc_err *err); /* copies s into the arena */
-int mc_vocab_seal(struct mc_tok *t, struct mc_err *err);
-int32_t mc_vocab_find(const struct mc_tok *t, const char *s, size_t n); /* TEXT only */
-int32_t mc_vocab_find_any(const struct mc_tok *t, const char *s, size_t n);
+int mc_tok_seal(struct mc_tok *t, struct mc_err *err);
+int32_t mc_tok_text_id(const struct mc_tok *t, const char *s, size_t n); /* TEXT only */
+int32_t mc_tok_any_id(const struct mc_tok *t, const char *s, size_t n);
 
 /* s as an operator may see it: escaped, cut. Returns buf. */
 enum { MC_QUOTE = 96 };

@@ -114,9 +114,9 @@ static int read_vocab(struct build *b)
             rc = mc_fail(b->err, MC_EFORMAT, "model.vocab: the id of \"%s\" is %s",
                          mc_quote(quoted, name, n), mc_json_kind(id));
         else
-            rc = mc_vocab_put(b->t, json_integer_value(id), spelled ? bytes : name,
-                              spelled ? n_bytes : n,
-                              spelled ? MC_TOKEN_TEXT : MC_TOKEN_INERT, b->err);
+            rc = mc_tok_put(b->t, json_integer_value(id), spelled ? bytes : name,
+                            spelled ? n_bytes : n,
+                            spelled ? MC_TOKEN_TEXT : MC_TOKEN_INERT, b->err);
         if (rc < 0)
             break;
     }
@@ -134,12 +134,12 @@ static int place_added(struct build *b, json_int_t id, const json_t *content,
     char quoted[MC_QUOTE];
 
     if (!known)
-        return mc_vocab_put(b->t, id, s, n, kind, b->err);
+        return mc_tok_put(b->t, id, s, n, kind, b->err);
     if (json_integer_value(known) != id)
         return mc_fail(b->err, MC_EFORMAT, "added token \"%s\" has id %lld here and %lld in "
                        "model.vocab", mc_quote(quoted, s, n), (long long)id,
                        (long long)json_integer_value(known));
-    return mc_vocab_rename(b->t, (int32_t)id, s, n, kind, b->err);
+    return mc_tok_rename(b->t, (int32_t)id, s, n, kind, b->err);
 }
 
 static int read_added(struct build *b, const json_t *a)
@@ -260,7 +260,7 @@ static int read_root(struct build *b, const json_t *root)
     if (rc == 0)
         rc = read_all_added(b);
     if (rc == 0)
-        rc = mc_vocab_seal(b->t, b->err);
+        rc = mc_tok_seal(b->t, b->err);
     if (rc == 0)
         rc = read_merges(b);
     if (rc == 0)

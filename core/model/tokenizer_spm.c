@@ -66,7 +66,7 @@ static struct mc_pair pair_text(const void *ctx, const struct mc_merger *m, uint
 {
     const struct span_ctx *c = ctx;
     size_t from = m->sym[left].off, end = sym_end(c, m, m->sym[left].next);
-    int32_t id = mc_vocab_find(c->t, c->s + from, end - from);
+    int32_t id = mc_tok_text_id(c->t, c->s + from, end - from);
 
     return (struct mc_pair){id < 0 ? MC_NO_RANK : c->t->score_rank[id], id};
 }
@@ -94,7 +94,7 @@ static int merge_text(const struct span_ctx *c, struct mc_merger *m, struct mc_i
         return MC_ENOMEM;
     m->n = 0;
     for (i = 0; i < c->n; i += mc_utf8_len(c->s[i])) {
-        m->sym[m->n].id = mc_vocab_find(c->t, c->s + i, mc_utf8_len(c->s[i]));
+        m->sym[m->n].id = mc_tok_text_id(c->t, c->s + i, mc_utf8_len(c->s[i]));
         m->sym[m->n++].off = (uint32_t)i;
     }
     if (m->n == 0)

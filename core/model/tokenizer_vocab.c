@@ -84,8 +84,8 @@ int mc_text_keep(struct mc_tok *t, const char *s, size_t n, uint32_t *off,
     return 0;
 }
 
-int mc_vocab_put(struct mc_tok *t, int64_t id, const char *s, size_t n,
-                 enum mc_token_kind kind, struct mc_err *err)
+int mc_tok_put(struct mc_tok *t, int64_t id, const char *s, size_t n,
+               enum mc_token_kind kind, struct mc_err *err)
 {
     char quoted[MC_QUOTE];
     struct mc_token *k;
@@ -104,8 +104,8 @@ int mc_vocab_put(struct mc_tok *t, int64_t id, const char *s, size_t n,
     return mc_text_keep(t, s, n, &k->off, err);
 }
 
-int mc_vocab_rename(struct mc_tok *t, int32_t id, const char *s, size_t n,
-                    enum mc_token_kind kind, struct mc_err *err)
+int mc_tok_rename(struct mc_tok *t, int32_t id, const char *s, size_t n,
+                  enum mc_token_kind kind, struct mc_err *err)
 {
     t->token[id].kind = kind;
     t->token[id].len = (uint32_t)n;
@@ -139,7 +139,7 @@ static void index_token(struct mc_tok *t, int32_t id)
         t->max_len = k->len;
 }
 
-int mc_vocab_seal(struct mc_tok *t, struct mc_err *err)
+int mc_tok_seal(struct mc_tok *t, struct mc_err *err)
 {
     const struct mc_token *k;
     int32_t id;
@@ -160,14 +160,14 @@ int mc_vocab_seal(struct mc_tok *t, struct mc_err *err)
     return 0;
 }
 
-int32_t mc_vocab_find_any(const struct mc_tok *t, const char *s, size_t n)
+int32_t mc_tok_any_id(const struct mc_tok *t, const char *s, size_t n)
 {
     return n == 0 || n > t->max_len ? -1 : *slot_of(t, s, n);
 }
 
-int32_t mc_vocab_find(const struct mc_tok *t, const char *s, size_t n)
+int32_t mc_tok_text_id(const struct mc_tok *t, const char *s, size_t n)
 {
-    int32_t id = mc_vocab_find_any(t, s, n);
+    int32_t id = mc_tok_any_id(t, s, n);
 
     return id >= 0 && t->token[id].kind == MC_TOKEN_TEXT ? id : -1;
 }
