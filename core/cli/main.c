@@ -17,6 +17,7 @@ static const struct mc_lua_half lua_half = {
 const struct mc_cmd mc_cmds[] = {
     {"config", "--dump [flags of serve]", "show the settings that serve would use",
      mc_cmd_config},
+    {"eval", "MODEL --golden DIR", "hold a model against golden files", mc_cmd_eval},
     {"tokenize", "MODEL [flags]", "standard input's text as token ids",
      mc_cmd_tokenize},
     {"version", "", "print the version", mc_cmd_version},
