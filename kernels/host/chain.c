@@ -29,9 +29,17 @@ static void penalise(const struct mc_chain_p *p, const struct mc_samp *s, int32_
                      float *x)
 {
     const uint16_t *c = p->counts + (int64_t)slot * p->vocab;
+    uint64_t four;
     int32_t i, n;
 
     for (i = 0; i < p->n_real; i++) {
+        if (i % 4 == 0 && i + 4 <= p->n_real) { /* most are 0: skip four at a time */
+            memcpy(&four, c + i, sizeof four);
+            if (four == 0) {
+                i += 3;
+                continue;
+            }
+        }
         if (c[i] == 0)
             continue;
         n = c[i] & COUNT;
@@ -67,7 +75,7 @@ static bool change(const struct mc_chain_p *p, int32_t slot, float *x)
 
 static float lse(const float *x, int32_t n, float max)
 {
-    return isfinite(max) ? max + (float)log(mc_vocab_expsum(x, n, max, NULL)) : max;
+    return isfinite(max) ? max + (float)log(mc_vocab_sum(x, n, max, NULL)) : max;
 }
 
 static void chain_row(const struct mc_chain_p *p, int32_t r)

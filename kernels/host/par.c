@@ -13,7 +13,6 @@
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "kernels/host/par.h"
 
-#include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -23,14 +22,16 @@
 
 enum { SPIN_NS = 20000 };
 
-void mc_futex_wait(atomic_uint *word, unsigned seen)
+bool mc_futex_wait(atomic_uint *word, unsigned seen)
 {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0) == 0;
 }
 
-void mc_futex_wake(atomic_uint *word, int n)
+unsigned mc_futex_wake(atomic_uint *word, int n)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+    long rc = syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+
+    return rc > 0 ? (unsigned)rc : 0;
 }
 
 static uint64_t now_ns(void)
@@ -79,6 +80,14 @@ int mc_thread_start(pthread_t *t, void *(*fn)(void *), void *arg, const char *na
     return 0;
 }
 
+/* Wakes up to n helpers. The waker takes them off the count, not they themselves: until
+ * they run, which may be long, further jobs need no system call. */
+static void wake_helpers(struct mc_par *par, int n)
+{
+    if (atomic_load(&par->sleepers) != 0)
+        atomic_fetch_sub(&par->sleepers, mc_futex_wake(&par->gen, n));
+}
+
 static void take_chunks(struct mc_par *par, int lane)
 {
     for (;;) {
@@ -106,8 +115,8 @@ static unsigned wait_job(struct mc_par *par, unsigned last)
         if (mc_spin(&spin))
             continue;
         atomic_fetch_add(&par->sleepers, 1);
-        mc_futex_wait(&par->gen, g);
-        atomic_fetch_sub(&par->sleepers, 1);
+        if (!mc_futex_wait(&par->gen, g))
+            atomic_fetch_sub(&par->sleepers, 1); /* else whoever woke us did */
         spin.n = 0;
     }
 }
@@ -175,8 +184,7 @@ void mc_par_for(struct mc_par *par, int64_t n, int64_t grain, mc_par_fn fn, void
     par->grain = grain;
     atomic_store_explicit(&par->next, 0, memory_order_relaxed);
     atomic_fetch_add(&par->gen, 1);
-    if (atomic_load(&par->sleepers) != 0)
-        mc_futex_wake(&par->gen, n_chunk > INT_MAX ? INT_MAX : (int)n_chunk - 1);
+    wake_helpers(par, n_chunk < par->n ? (int)n_chunk - 1 : par->n - 1);
     take_chunks(par, 0);
     atomic_fetch_add(&par->gen, 1);
     wait_left(par);
@@ -217,7 +225,7 @@ void mc_par_stop(struct mc_par *par)
 
     atomic_store(&par->quit, true);
     atomic_fetch_add(&par->gen, 2); /* whoever is about to sleep sees a change */
-    mc_futex_wake(&par->gen, INT_MAX);
+    mc_futex_wake(&par->gen, MC_MAX_THREADS);
     for (i = 0; i < par->n_made; i++)
         pthread_join(par->helper[i], NULL);
     free(par->helper);

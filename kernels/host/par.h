@@ -33,9 +33,10 @@ void mc_par_stop(struct mc_par *par);
 /* A thread with all signals blocked. */
 int mc_thread_start(pthread_t *t, void *(*fn)(void *), void *arg, const char *name);
 
-/* Blocks while *word == seen; may return early. */
-void mc_futex_wait(atomic_uint *word, unsigned seen);
-void mc_futex_wake(atomic_uint *word, int n);
+/* Blocks while *word == seen; true when woken, false when it did not sleep or a signal came.
+ * wake: how many were. */
+bool mc_futex_wait(atomic_uint *word, unsigned seen);
+unsigned mc_futex_wake(atomic_uint *word, int n);
 
 /* A short bounded spin: while (mc_spin(&s)) test; it gives up after ~20 us. Longer than
  * the gap between two operations, shorter than a scheduler's tick: a thread that was

@@ -12,7 +12,7 @@
 #include "kernels/host/philox.h"
 #include "kernels/host/vocab.h"
 
-enum { FIRST_LIST = 64 }; /* a nucleus is looked for among so many first */
+enum { FIRST_LIST = 64 }; /* a nucleus is looked for among so many, then more */
 
 struct row {
     const float *x;   /* processed logits */
@@ -29,50 +29,28 @@ static float weight(const struct row *w, int32_t id)
 
 /* ---- draws --------------------------------------------------------------------------- */
 
-/* Over everything: sums of blocks, then one block. */
-static int32_t draw_all(const struct row *w)
+static const struct mc_vset ALL = {.low = -INFINITY, .last = -1};
+
+/* Over a set: sums of blocks, then one block. */
+static int32_t draw_set(const struct row *w, struct mc_vset set)
 {
     int32_t nb = mc_vblocks(w->n), b, i, tok = -1;
-    double sum = 0, at = w->u * mc_vocab_expsum(w->x, w->n, w->max, w->block);
+    double sum = 0, at;
 
+    at = w->u * mc_vocab_sum_set(w->x, w->n, w->max, set, w->block);
     for (b = 0; b < nb - 1 && sum + (double)w->block[b] <= at; b++)
         sum += (double)w->block[b];
-    /* A block's f32 sum may round above its parts' total: then the walk goes on. */
+    /* A block's f32 sum may round above its parts' total: then the walk goes on, and at the
+     * row's end the last possible id is drawn. */
     for (i = b * MC_VBLOCK; i < w->n; i++) {
         float p = weight(w, i);
 
-        if (p == 0)
+        if (p == 0 || !mc_vset_has(set, w->x[i], i, p))
             continue;
         tok = i;
-        sum += p;
+        sum += (double)p;
         if (sum > at)
             break;
-    }
-    return tok;
-}
-
-/* Over ids with key <= cut and weight >= min_p. */
-static int32_t draw_wide(const struct row *w, uint64_t cut, float min_p)
-{
-    float p[MC_VBLOCK];
-    double sum = 0, at = 0;
-    int32_t i, j, pass, tok = -1;
-
-    for (pass = 0; pass < 2; pass++) {
-        at = w->u * sum;
-        sum = 0;
-        for (i = 0; i < w->n; i++) {
-            j = i % MC_VBLOCK;
-            if (j == 0)
-                mc_vocab_exps(w->x + i, w->n - i < MC_VBLOCK ? w->n - i : MC_VBLOCK, w->max,
-                              p);
-            if (p[j] < min_p || p[j] == 0 || mc_key(w->x[i], i) > cut)
-                continue;
-            sum += (double)p[j];
-            tok = i;
-            if (pass == 1 && sum > at)
-                return tok;
-        }
     }
     return tok;
 }
@@ -132,19 +110,6 @@ static double mass_of(const struct row *w, const uint64_t *keys, int32_t n)
     return sum;
 }
 
-static double mass_to(const struct row *w, uint64_t cut)
-{
-    double sum = 0;
-    int32_t i;
-
-    if (cut == UINT64_MAX)
-        return mc_vocab_expsum(w->x, w->n, w->max, NULL);
-    for (i = 0; i < w->n; i++)
-        if (mc_key(w->x[i], i) <= cut)
-            sum += weight(w, i);
-    return sum;
-}
-
 /* top_k of a list's size: everything happens in the list. */
 static int32_t draw_top_k(const struct row *w, const struct mc_samp *s)
 {
@@ -160,17 +125,25 @@ static int32_t draw_top_k(const struct row *w, const struct mc_samp *s)
     return draw_list(w, keys, above(w, keys, n, s->min_p));
 }
 
+static struct mc_vset to_cut(uint64_t key)
+{
+    return (struct mc_vset){.low = mc_key_value(key), .last = mc_key_id(key)};
+}
+
 /* top_p, min_p, or a top_k beyond a list. */
 static int32_t draw_top_p(const struct row *w, const struct mc_samp *s)
 {
     uint64_t keys[MC_LIST], cut = UINT64_MAX;
+    struct mc_vset set = ALL;
     double mass;
     int32_t k, n, m;
 
-    if (s->top_k > 0 && s->top_k < w->n)
+    if (s->top_k > 0 && s->top_k < w->n) {
         cut = mc_vocab_cut(w->x, w->n, NAN, s->top_k, cut);
+        set = to_cut(cut);
+    }
     if (s->top_p < 1) {
-        mass = s->top_p * mass_to(w, cut);
+        mass = (double)s->top_p * mc_vocab_sum_set(w->x, w->n, w->max, set, NULL);
         mc_vocab_max(w->x, w->n, w->block);
         for (k = FIRST_LIST; k <= MC_LIST; k *= 4) { /* most nuclei are narrow */
             n = mc_vocab_top(w->x, w->n, k, w->block, keys);
@@ -178,9 +151,10 @@ static int32_t draw_top_p(const struct row *w, const struct mc_samp *s)
             if (m <= n)
                 return draw_list(w, keys, above(w, keys, m, s->min_p));
         }
-        cut = mc_vocab_cut(w->x, w->n, w->max, mass, cut);
+        set = to_cut(mc_vocab_cut(w->x, w->n, w->max, mass, cut));
     }
-    return draw_wide(w, cut, s->min_p);
+    set.min_p = s->min_p;
+    return draw_set(w, set);
 }
 
 static int32_t draw(const struct row *w, const struct mc_samp *s)
@@ -188,12 +162,12 @@ static int32_t draw(const struct row *w, const struct mc_samp *s)
     bool top_k = s->top_k > 0 && s->top_k < w->n;
 
     if (s->temperature < MC_GREEDY_BELOW || s->top_k == 1)
-        return mc_vocab_index(w->x, w->n, w->max);
+        return mc_vocab_next(w->x, 0, w->n, w->max, w->max);
     if (top_k && s->top_k <= MC_LIST)
         return draw_top_k(w, s);
     if (top_k || s->top_p < 1 || s->min_p > 0)
         return draw_top_p(w, s);
-    return draw_all(w);
+    return draw_set(w, ALL);
 }
 
 /* ---- what the host sees -------------------------------------------------------------- */

@@ -80,47 +80,63 @@ float mc_vocab_max(const float *x, int32_t n, float *block)
     return PICK(max)(x, n, block);
 }
 
-INLINE double expsum_loop(const float *x, int32_t n, float max, float *block)
+/* all: set is not looked at. */
+INLINE double sum_loop(const float *x, int32_t n, float max, bool all, struct mc_vset set,
+                       float *block)
 {
-    float e[L], buf[L];
+    float w[L], buf[L];
     double sum = 0;
     int32_t i, j, s;
 
     for (i = 0; i < n; i += L) {
         const float *b = block_at(x, n, i, -INFINITY, buf);
 
-        for (j = 0; j < L; j++)
-            e[j] = mc_vocab_exp(b[j] - max);
+        for (j = 0; j < L; j++) {
+            float e = mc_vocab_exp(b[j] - max);
+
+            w[j] = all || ((b[j] > set.low || (b[j] == set.low && i + j <= set.last)) &&
+                           e >= set.min_p)
+                       ? e
+                       : 0;
+        }
         for (s = L / 2; s > 0; s /= 2)
             for (j = 0; j < s; j++)
-                e[j] += e[j + s];
+                w[j] += w[j + s];
         if (block)
-            block[i / L] = e[0];
-        sum += (double)e[0];
+            block[i / L] = w[0];
+        sum += (double)w[0];
     }
     return sum;
 }
-FOR_TARGETS(double, expsum, (const float *x, int32_t n, float max, float *block),
-            expsum_loop(x, n, max, block))
+FOR_TARGETS(double, sum_all, (const float *x, int32_t n, float max, float *block),
+            sum_loop(x, n, max, true, (struct mc_vset){0, 0, 0}, block))
+FOR_TARGETS(double, sum_set,
+            (const float *x, int32_t n, float max, struct mc_vset set, float *block),
+            sum_loop(x, n, max, false, set, block))
 
-double mc_vocab_expsum(const float *x, int32_t n, float max, float *block)
+double mc_vocab_sum(const float *x, int32_t n, float max, float *block)
 {
-    return PICK(expsum)(x, n, max, block);
+    return PICK(sum_all)(x, n, max, block);
 }
 
-INLINE void exps_loop(const float *x, int32_t n, float max, float *e)
+double mc_vocab_sum_set(const float *x, int32_t n, float max, struct mc_vset set, float *block)
+{
+    return PICK(sum_set)(x, n, max, set, block);
+}
+
+INLINE void weights_loop(const float *x, int32_t n, float max, float *w)
 {
     int32_t i;
 
     for (i = 0; i < n; i++)
-        e[i] = mc_vocab_exp(x[i] - max);
+        w[i] = mc_vocab_exp(x[i] - max);
 }
-FOR_TARGETS(void, exps, (const float *x, int32_t n, float max, float *e),
-            exps_loop(x, n, max, e))
+FOR_TARGETS(void, weights, (const float *x, int32_t n, float max, float *w),
+            weights_loop(x, n, max, w))
 
-void mc_vocab_exps(const float *x, int32_t n, float max, float *e)
+void mc_vocab_weights(const float *x, int32_t n, float max, float *w)
 {
-    PICK(exps)(x, n, max, e);
+    PICK(weights)(x, n, max, w);
 }
 
 INLINE void divide_loop(float *x, int32_t n, float by)
@@ -137,23 +153,24 @@ void mc_vocab_divide(float *x, int32_t n, float by)
     PICK(divide)(x, n, by);
 }
 
-INLINE int32_t find_loop(const float *x, int32_t n, float v)
+INLINE int32_t next_loop(const float *x, int32_t i, int32_t n, float lo, float hi)
 {
-    int32_t i = 0, j, any;
+    int32_t j, any;
 
     for (; i + L <= n; i += L) {
         for (any = 0, j = 0; j < L; j++)
-            any |= x[i + j] == v;
+            any |= (x[i + j] >= lo) & (x[i + j] <= hi);
         if (any)
             break;
     }
-    while (i < n && x[i] != v)
+    while (i < n && !(x[i] >= lo && x[i] <= hi))
         i++;
     return i;
 }
-FOR_TARGETS(int32_t, find, (const float *x, int32_t n, float v), find_loop(x, n, v))
+FOR_TARGETS(int32_t, next, (const float *x, int32_t i, int32_t n, float lo, float hi),
+            next_loop(x, i, n, lo, hi))
 
-int32_t mc_vocab_index(const float *x, int32_t n, float v)
+int32_t mc_vocab_next(const float *x, int32_t i, int32_t n, float lo, float hi)
 {
-    return PICK(find)(x, n, v);
+    return PICK(next)(x, i, n, lo, hi);
 }

@@ -3,14 +3,16 @@
  * A full sort of 160,000 logits costs more than the matrix product that made them. The
  * k-th best of the maxima of blocks of 64 is a lower bound of the k-th best value, and few
  * values reach it, so the best k cost one pass and a sort of a few hundred. Where that does
- * not settle it (wide nuclei, rows of ties) a radix descent does, in four passes and no
- * memory. Owns nothing; any thread. */
+ * not settle it (wide nuclei, rows of ties) a descent over the bits of the value does: a
+ * histogram by the top 12 bits, then a sort of the one bin that the cut lies in, or a
+ * histogram of that bin. Everything is on the stack. Owns nothing; any thread. */
 #include "kernels/host/vocab.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdbool.h>
 
-enum { POOL = 4096 }; /* keys looked at before the radix descent takes over */
+enum { POOL = 4096 }; /* keys that are sorted at once */
 
 /* Hoare's partition of a[lo..hi]: a[lo..*j] <= a[*i..hi]. */
 static void split(uint64_t *a, int32_t lo, int32_t hi, int32_t *pi, int32_t *pj)
@@ -119,61 +121,105 @@ int32_t mc_vocab_top(const float *x, int32_t n, int32_t k, const float *block,
     return m;
 }
 
-/* One level of the descent: weights by the `bits` bits of the value's key above `shift`,
- * among ids whose bits above those are `prefix`. Returns the bin where sum reaches target;
- * *sum grows by the bins before it. */
-static uint32_t descend(const float *x, int32_t n, float max, double target, uint64_t last,
-                        uint32_t prefix, int shift, int bits, double *sum)
+/* What is known of a cut: it lies among keys whose value begins with `prefix`, and the keys
+ * before those weigh sum. */
+struct descent {
+    const float *x;
+    int32_t n;
+    float max;
+    double target, sum;
+    uint64_t last;
+    uint32_t prefix;
+    int bits; /* of prefix */
+};
+
+/* Narrows by the next `bits` of the value; returns how many keys are left. */
+static int32_t narrow(struct descent *d, int bits)
 {
     double bin[4096] = {0};
+    int32_t count[4096] = {0}, i, j;
     float w[MC_VBLOCK];
-    uint32_t b, at = 0;
-    bool any = false;
-    int32_t i, j;
+    int shift = 32 - d->bits - bits;
+    uint32_t mask = (1u << bits) - 1, b, at = 0;
 
-    for (j = 0; j < MC_VBLOCK; j++)
-        w[j] = 1;
-    for (i = 0; i < n; i++) {
-        uint64_t key = mc_key(x[i], i);
-        uint32_t u = (uint32_t)(key >> 32);
+    for (i = 0; i < d->n; i += MC_VBLOCK) {
+        int32_t n = d->n - i < MC_VBLOCK ? d->n - i : MC_VBLOCK;
 
-        j = i % MC_VBLOCK;
-        if (j == 0 && !isnan(max))
-            mc_vocab_exps(x + i, n - i < MC_VBLOCK ? n - i : MC_VBLOCK, max, w);
-        if (key <= last && x[i] > -INFINITY && (uint64_t)u >> (shift + bits) == prefix)
-            bin[u >> shift & ((1u << bits) - 1)] += (double)w[j];
+        if (!isnan(d->max))
+            mc_vocab_weights(d->x + i, n, d->max, w);
+        else
+            for (j = 0; j < n; j++)
+                w[j] = d->x[i + j] > -INFINITY;
+        for (j = 0; j < n; j++) {
+            uint64_t key = mc_key(d->x[i + j], i + j);
+
+            if (w[j] == 0 || key > d->last || key >> 32 >> shift >> bits != d->prefix)
+                continue;
+            bin[key >> 32 >> shift & mask] += (double)w[j];
+            count[key >> 32 >> shift & mask]++;
+        }
     }
-    for (b = 0; b < 1u << bits; b++) {
-        if (bin[b] == 0)
+    for (b = 0, i = 0; b <= mask && (i == 0 || d->sum + bin[at] < d->target); b++) {
+        if (count[b] == 0)
             continue;
-        if (any)
-            *sum += bin[at];
-        any = true;
+        if (i++ > 0)
+            d->sum += bin[at];
         at = b;
-        if (*sum + bin[b] >= target)
+    }
+    d->prefix = d->prefix << bits | at;
+    d->bits += bits;
+    return count[at];
+}
+
+static float weight_of(const struct descent *d, float x)
+{
+    return isnan(d->max) ? x > -INFINITY : mc_vocab_exp(x - d->max);
+}
+
+/* The cut among the at most POOL keys that begin with prefix. */
+static uint64_t finish(struct descent *d)
+{
+    uint64_t pool[POOL], first = (uint64_t)d->prefix << (64 - d->bits);
+    float hi = mc_key_value(first), lo = mc_key_value(first + (UINT64_MAX >> d->bits));
+    int32_t i, m = 0;
+
+    for (i = mc_vocab_next(d->x, 0, d->n, lo, hi); i < d->n;
+         i = mc_vocab_next(d->x, i + 1, d->n, lo, hi))
+        if (mc_key(d->x[i], i) <= d->last && weight_of(d, d->x[i]) > 0)
+            pool[m++] = mc_key(d->x[i], i);
+    assert(m > 0);
+    mc_vocab_sort(pool, m);
+    for (i = 0; i < m - 1; i++) {
+        d->sum += (double)weight_of(d, d->x[mc_key_id(pool[i])]);
+        if (d->sum >= d->target)
             break;
     }
-    return prefix << bits | at;
+    return pool[i];
+}
+
+/* The cut among keys of one value: by id. */
+static uint64_t finish_ties(struct descent *d)
+{
+    float v = mc_key_value((uint64_t)d->prefix << 32);
+    int32_t i, at = 0;
+
+    for (i = mc_vocab_next(d->x, 0, d->n, v, v); i < d->n;
+         i = mc_vocab_next(d->x, i + 1, d->n, v, v)) {
+        if (mc_key(v, i) > d->last)
+            break;
+        at = i;
+        d->sum += (double)weight_of(d, v);
+        if (d->sum >= d->target)
+            break;
+    }
+    return mc_key(v, at);
 }
 
 uint64_t mc_vocab_cut(const float *x, int32_t n, float max, double target, uint64_t last)
 {
-    double sum = 0, w;
-    uint64_t key = 0;
-    uint32_t u;
-    int32_t i;
+    struct descent d = {.x = x, .n = n, .max = max, .target = target, .last = last};
 
-    u = descend(x, n, max, target, last, 0, 20, 12, &sum);
-    u = descend(x, n, max, target, last, u, 8, 12, &sum);
-    u = descend(x, n, max, target, last, u, 0, 8, &sum);
-    for (i = 0; i < n; i++) { /* equal values: by id */
-        if (mc_key(x[i], i) >> 32 != u || mc_key(x[i], i) > last)
-            continue;
-        key = mc_key(x[i], i);
-        w = isnan(max) ? 1 : mc_vocab_exp(x[i] - max);
-        sum += w;
-        if (sum >= target)
-            break;
-    }
-    return key;
+    if (narrow(&d, 12) <= POOL || narrow(&d, 12) <= POOL || narrow(&d, 8) <= POOL)
+        return finish(&d);
+    return finish_ties(&d);
 }

@@ -5,6 +5,8 @@
 #ifndef MC_HOST_VOCAB_H
 #define MC_HOST_VOCAB_H
 
+#include <stdbool.h>
+
 #include "kernels/host/cast.h"
 
 #define MC_GREEDY_BELOW 1e-5f /* a temperature below it means the best token */
@@ -33,6 +35,13 @@ static inline int32_t mc_key_id(uint64_t key)
     return (int32_t)(uint32_t)key;
 }
 
+static inline float mc_key_value(uint64_t key)
+{
+    uint32_t u = (uint32_t)(key >> 32);
+
+    return mc_f32_of_bits(u & 0x80000000 ? u : ~(u | 0x80000000));
+}
+
 /* exp(x) for x <= 0, -inf too: within 2 ulp, 1 at 0, 0 below -87. Plain float operations:
  * every width of vector gives the same bits. */
 static inline float mc_vocab_exp(float x)
@@ -52,12 +61,27 @@ static inline float mc_vocab_exp(float x)
     return x < -87 ? 0 : p;
 }
 
+/* Some of a row's ids: values above low, those at low up to id last, weights of min_p. */
+struct mc_vset {
+    float low, min_p;
+    int32_t last;
+};
+
 /* vloop.c, vectorised. block, where it may be NULL: a result for each block too. */
-float mc_vocab_max(const float *x, int32_t n, float *block);  /* NaN if one is NaN or +inf */
-double mc_vocab_expsum(const float *x, int32_t n, float max, float *block); /* exp(x - max) */
-void mc_vocab_exps(const float *x, int32_t n, float max, float *e);
+float mc_vocab_max(const float *x, int32_t n, float *block); /* NaN if one is NaN or +inf */
+/* Sums of the weights exp(x - max): of all, of a set. */
+double mc_vocab_sum(const float *x, int32_t n, float max, float *block);
+double mc_vocab_sum_set(const float *x, int32_t n, float max, struct mc_vset set,
+                        float *block);
+void mc_vocab_weights(const float *x, int32_t n, float max, float *w);
 void mc_vocab_divide(float *x, int32_t n, float by);
-int32_t mc_vocab_index(const float *x, int32_t n, float v); /* first id of value v; n: none */
+/* The first id >= i with lo <= x <= hi, or n. */
+int32_t mc_vocab_next(const float *x, int32_t i, int32_t n, float lo, float hi);
+
+static inline bool mc_vset_has(struct mc_vset s, float x, int32_t id, float w)
+{
+    return (x > s.low || (x == s.low && id <= s.last)) && w >= s.min_p;
+}
 
 /* Ascending, in place, without memory (libc's qsort may allocate). */
 void mc_vocab_sort(uint64_t *a, int32_t n);
@@ -69,7 +93,7 @@ int32_t mc_vocab_top(const float *x, int32_t n, int32_t k, const float *block,
 
 /* The first key, in order, at which the weights of all up to it reach target; the last key
  * of any weight when they never do. Weights: exp(x - max), or 1 each when max is NaN. Only
- * keys <= last count. No scratch: a radix descent over the value's bits. */
+ * keys <= last count. */
 uint64_t mc_vocab_cut(const float *x, int32_t n, float max, double target, uint64_t last);
 
 #endif

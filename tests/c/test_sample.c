@@ -346,7 +346,7 @@ static void check_draws(int32_t n, float size, struct mc_samp samp)
     struct fix *f = fix_new(16, n, n + 5);
     double *p = malloc((size_t)n * sizeof *p), chi = 0, e = 0, bound;
     int32_t *hits = calloc((size_t)n, sizeof *hits), r, i, cells = 0, got = 0;
-    int32_t draws = n < 1000 ? 8000 : 3200;
+    int32_t draws = n < 1000 ? 3200 : 960;
 
     fill(f, size, (uint64_t)n + 1);
     for (r = 0; r < 16; r++) {
