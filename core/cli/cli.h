@@ -55,6 +55,12 @@ int mc_cli_fail(const struct mc_err *err);
 /* The --log and --log-format settings, applied. */
 int mc_cli_logs(const struct mc_settings *s, struct mc_err *err);
 
+/* An engine that the settings describe; not started yet. */
+struct mc_engine;
+int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engine **out,
+                  struct mc_err *err);
+
+int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_version(int argc, char **argv, const struct mc_lua_half *lua);

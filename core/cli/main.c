@@ -15,6 +15,7 @@ static const struct mc_lua_half lua_half = {
 };
 
 const struct mc_cmd mc_cmds[] = {
+    {"bench", "[run] MODEL [flags]", "measure a model's speed", mc_cmd_bench},
     {"config", "--dump [flags of serve]", "show the settings that serve would use",
      mc_cmd_config},
     {"eval", "MODEL --golden DIR", "hold a model against golden files", mc_cmd_eval},
