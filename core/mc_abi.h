@@ -127,8 +127,10 @@ struct mc_params {
     int32_t top_k, keep; /* keep: candidates for pick */
     int32_t ban[2];      /* handles of vocabulary sets (policy.h), -1 = none */
     int32_t min_tokens;
-    uint32_t flags;
+    uint32_t flags; /* MC_PARAM_... */
 };
+
+enum { MC_PARAM_PICK = 1 }; /* pick() is to be asked for each token */
 
 /* What a sampler hook sees of a sequence; the engine keeps one for each, zeroed when the
  * sequence starts and copied by a fork. */
@@ -148,15 +150,19 @@ struct mc_pick_seq {
 struct mc_hook_io {
     uint32_t epoch;   /* of the view that is shown, 0 = none: what is older is stale */
     uint32_t picking; /* nonzero while a sequence is shown (chain, pick) */
-    uint32_t loading; /* nonzero while files run at load */
+    uint32_t loading; /* nonzero while files and init run */
     int32_t n_random; /* numbers drawn by seq:random in this call */
     int32_t need;     /* evict: pages */
-    int32_t page_start; /* plan's page_left before the hook */
-    int32_t answer;     /* pick: an id or -1; admit: 0 or a negative code */
-    int32_t n_vocab;
+    int32_t tok_start, row_start, page_start; /* the plan's budget before the hook */
+    int32_t host_left; /* pages of host memory not yet taken by swaps */
+    int32_t answer;    /* pick: an id or -1; admit: 0 or a negative code */
+    int32_t n_vocab, n_listed; /* length of the list just made */
+    int32_t pad_;
     double now;
     double state[16]; /* the scheduler's declared slots */
 };
+
+enum mc_list { MC_LIST_RUNNING, MC_LIST_READY, MC_LIST_PAUSED };
 
 /* A lane as it changes while the plan grants. */
 struct mc_hook_lane {

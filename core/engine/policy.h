@@ -55,8 +55,6 @@ struct mc_policy_ops {
     uint32_t (*generation)(void *self);
 };
 
-enum { MC_PARAM_PICK = 1 };
-
 struct mc_policy {
     const struct mc_policy_ops *ops;
     void *self;

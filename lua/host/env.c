@@ -211,16 +211,14 @@ void mc_env_open(lua_State *L)
     } libs[] = {
         {"", luaopen_base},        {"string", luaopen_string}, {"table", luaopen_table},
         {"math", luaopen_math},    {"bit", luaopen_bit},       {"debug", luaopen_debug},
-        {"ffi", luaopen_ffi},
     };
 
     for (size_t i = 0; i < sizeof libs / sizeof *libs; i++) {
         lua_pushcfunction(L, libs[i].open);
         lua_pushstring(L, libs[i].name);
-        lua_call(L, 1, 1);
-        if (libs[i].name[0])
-            lua_setglobal(L, libs[i].name);
-        else
-            lua_pop(L, 1);
+        lua_call(L, 1, 0);
     }
+    lua_pushcfunction(L, luaopen_ffi); /* the only one that sets no global */
+    lua_call(L, 0, 1);
+    lua_setglobal(L, "ffi");
 }

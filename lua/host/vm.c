@@ -84,6 +84,15 @@ void mc_vm_push_module(lua_State *L, const char *name)
     lua_remove(L, -2);
 }
 
+void mc_vm_set_module(lua_State *L, const char *name)
+{
+    lua_pushlightuserdata(L, &modules_key);
+    lua_rawget(L, LUA_REGISTRYINDEX);
+    lua_insert(L, -2);
+    lua_setfield(L, -2, name);
+    lua_pop(L, 1);
+}
+
 void mc_vm_push_script(lua_State *L, const char *name, const char *text, size_t n, int env)
 {
     if (n > 0 && text[0] == LUA_SIGNATURE[0])
@@ -116,9 +125,7 @@ static int open_state(lua_State *L)
 {
     if (*(bool *)lua_touserdata(L, 1)) {
         lua_pushcfunction(L, luaopen_jit); /* turns the compiler on */
-        lua_pushliteral(L, "jit");
-        lua_call(L, 1, 1);
-        lua_setglobal(L, "jit");
+        lua_call(L, 0, 0);
     }
     mc_env_open(L);
     lua_pushlightuserdata(L, &modules_key);

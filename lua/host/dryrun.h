@@ -1,0 +1,22 @@
+/* dryrun.h - trying a new VM's hooks on made-up and recorded steps before they serve.
+ *
+ * A policy that fails only when something waits, or when pages run out, must be caught on a
+ * fresh install. It also warms the JIT: the hooks have run in the VM that will serve.
+ * THREAD: the builder's. */
+#ifndef MC_LUA_DRYRUN_H
+#define MC_LUA_DRYRUN_H
+
+#include "lua/host/step.h"
+
+/* A step as the engine showed it: the budget of its plan, and one block. */
+struct mc_record {
+    int32_t tok_left, row_left, page_left;
+    size_t bytes;              /* 0: no step was recorded */
+    struct mc_step_view *view; /* owned by whoever made the record */
+};
+
+/* recorded may be NULL. On failure err->text says which hook failed with
+ * what; a lost VM is left lost, with the arguments that did it. */
+int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_err *err);
+
+#endif

@@ -1,0 +1,86 @@
+/* policies.h - the policies of one engine: generations of scripts, kept, swapped, rolled
+ * back.
+ *
+ * Fills a struct mc_policy for the engine. A *builder thread* makes the next generation and
+ * spare VMs and watches the directory; the engine thread only swaps a pointer.
+ *
+ * Rules:
+ *  1. A generation is one policy directory's files at one moment. It goes live whole, at a
+ *     step boundary, after its files were checked, init and tests ran and its hooks were
+ *     dry-run. Any failure before that leaves the one that serves, and says file:line.
+ *  2. The one before it is kept, VM and all, for roll-back.
+ *  3. A hook that fails costs no request: the built-in policy does that call, and calls of
+ *     that hook until the step ends. A step in which any hook failed is a bad step; three
+ *     in a row (of steps that called a hook), or ten in 1,000, roll back to the kept
+ *     generation, or to the built-in policy when there is none.
+ *  4. A hook that runs over its budget costs its VM: the spare goes on from the next call,
+ *     and no hook is called until the step ends. After 32 lost VMs scripts are off until
+ *     the process restarts ("degraded"): each leaves its machine code mapped.
+ *  5. What must outlive a VM is here or in the engine: declared state, vocabulary sets.
+ *
+ * THREAD: each function says. OWNS generations, VMs, the builder thread. */
+#ifndef MC_LUA_POLICIES_H
+#define MC_LUA_POLICIES_H
+
+#include "core/engine/policy.h"
+#include "lua/host/generation.h"
+#include "lua/host/step.h"
+#include "lua/host/vocab.h"
+
+struct mc_policies;
+
+struct mc_policies_opts {
+    const char *dir; /* --policies, or NULL */
+    const char *etc; /* looked at next; NULL: /etc/mascon/policies */
+    bool no_watch;
+    struct mc_vocab vocab; /* outlives the policies */
+    /* The edge half of a generation, called on the builder's thread (and in open): check
+     * before it is accepted, live when new requests are to use it. live keeps g by a
+     * reference of its own. Both may be NULL. */
+    int (*check)(void *edge, struct mc_generation *g, struct mc_err *err);
+    void (*live)(void *edge, struct mc_generation *g);
+    void *edge;
+    size_t vm_bytes; /* 0: MC_VM_MEM */
+};
+
+/* Chooses the directory (the first of dir, etc with an init.lua, else the built-in set),
+ * builds its generation and starts the builder. A directory that is refused does not stop
+ * the server: the built-in set serves and status().error says why. Fails when that is
+ * refused too, or dir does not exist. */
+int mc_policies_open(const struct mc_policies_opts *o, struct mc_policies **out,
+                     struct mc_err *err);
+/* After the engine has stopped. */
+void mc_policies_close(struct mc_policies *p);
+
+/* For mc_engine_set_policy. Valid until close. */
+struct mc_policy mc_policies_policy(struct mc_policies *p);
+
+/* Reads the directory again, even when nothing changed, and waits for the outcome; 0 and
+ * *number: the generation that goes live at the next step boundary. Any thread but the
+ * engine's. */
+int mc_policies_reload(struct mc_policies *p, uint32_t *number, struct mc_err *err);
+/* At the next step boundary the kept generation serves and the live one is kept. *number:
+ * which. MC_ENOENT when none is kept. Any thread. */
+int mc_policies_rollback(struct mc_policies *p, uint32_t *number, struct mc_err *err);
+
+struct mc_hook_stats {
+    uint64_t calls, failures;
+    double sum_us, max_us;
+};
+
+struct mc_policies_status {
+    uint32_t live, kept, next; /* generation numbers; live 0: built-in policy in C */
+    char dir[256];             /* of the chosen directory, "" for the built-in set */
+    bool degraded;
+    int lost;              /* VMs that ran over a hook's budget */
+    uint32_t rollbacks;    /* by failure */
+    char error[400];       /* last refusal or failure, "" when none since the last success */
+    struct mc_hook_stats hook[MC_N_HOOK];
+};
+void mc_policies_status(struct mc_policies *p, struct mc_policies_status *out); /* any */
+
+/* The live, kept and next generations (as known now), with a reference each; returns how
+ * many. Any thread. */
+int mc_policies_generations(struct mc_policies *p, struct mc_generation *out[3]);
+
+#endif

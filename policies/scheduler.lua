@@ -1,0 +1,73 @@
+--- scheduler.lua - first come, first served.
+--
+-- plan(view, plan) is called before every step of the model and says what runs in it.
+-- Nothing is decided for good: the next step asks again, some 10 ms later. A plan can't do
+-- harm: what is granted is checked against free pages and the step's size, and when this
+-- file fails the server does the same in C.
+--
+-- opts: chunk, the most prompt tokens that one sequence reads in a step. Smaller chunks
+-- keep the others' tokens coming more evenly, bigger ones read prompts faster.
+
+local P = { api = 1, kind = "scheduler", why = { "no pages", "behind another" } }
+local NO_PAGES, BEHIND = 1, 2
+
+local chunk
+
+function P.init(opts)
+  chunk = opts.chunk or 1e9
+  assert(type(chunk) == "number" and chunk >= 1, "opts.chunk must be a number from 1")
+end
+
+function P.plan(view, plan)
+  local running, stuck = 0, false
+
+  -- One token for everyone who is generating.
+  for _, row in view:running() do
+    if plan:decode(row) then running = running + 1 end
+  end
+
+  -- Who was preempted comes back before anyone new starts, in order of arrival.
+  for _, row in view:paused() do
+    stuck = stuck or not plan:resume(row)
+    if not stuck then running = running + 1 end
+  end
+
+  -- Then prompts, in order of arrival. A sequence starts only when its whole prompt fits,
+  -- or two half-read prompts could wait for each other's pages for ever; should that come
+  -- to be all the same, the younger gives way.
+  local held
+  for _, row in view:waiting() do
+    if not held and row.n_ctx == 0 and running > 0 then
+      local pages = (row.n_hit + row.n_left) / view.p_tokens
+      if stuck or pages > view.kv_free - view.p_reserve then held = NO_PAGES end
+    end
+    if held then
+      plan:hold(row, held)
+    elseif plan:prefill(row, chunk) > 0 then
+      running = running + 1
+    elseif running == 0 and view.tokens_left > 0 and view.rows_left > 0 then
+      return P.evict(view, 1)
+    else
+      held = BEHIND
+    end
+  end
+end
+
+--- Pages are short: the youngest give theirs back, by whichever way back is cheaper. The
+-- oldest stays, so that something always ends.
+function P.evict(view, need)
+  local oldest
+  for _, row in view:running("arrival") do
+    oldest = row
+    break
+  end
+  for _, row in view:running("youngest") do
+    if need <= 0 then return end
+    if row ~= oldest and row.p_own > 0 then
+      local now, soon = view:preempt(row, row.us_swap < row.us_redo and "swap" or "drop")
+      need = need - now - soon
+    end
+  end
+end
+
+return P
