@@ -8,8 +8,8 @@
 -- opts: chunk, the most prompt tokens that one sequence reads in a step. Smaller chunks
 -- keep the others' tokens coming more evenly, bigger ones read prompts faster.
 
-local P = { api = 1, kind = "scheduler", why = { "no pages", "behind another" } }
-local NO_PAGES, BEHIND = 1, 2
+local P = { api = 1, kind = "scheduler", why = { "no pages", "the step is full" } }
+local NO_PAGES, FULL = 1, 2
 
 local chunk
 
@@ -38,18 +38,14 @@ function P.plan(view, plan)
   local held
   for _, row in view:waiting() do
     if not held and row.n_ctx == 0 and running > 0 then
-      local pages = (row.n_hit + row.n_left) / view.p_tokens
+      local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens)
       if stuck or pages > view.kv_free - view.p_reserve then held = NO_PAGES end
     end
-    if held then
-      plan:hold(row, held)
-    elseif plan:prefill(row, chunk) > 0 then
-      running = running + 1
-    elseif running == 0 and view.tokens_left > 0 and view.rows_left > 0 then
-      return P.evict(view, 1)
-    else
-      held = BEHIND
+    if not held and plan:prefill(row, chunk) == 0 then
+      held = view.tokens_left > 0 and view.rows_left > 0 and NO_PAGES or FULL
+      if running == 0 and held == NO_PAGES then return P.evict(view, 1) end
     end
+    if held then plan:hold(row, held) else running = running + 1 end
   end
 end
 

@@ -18,7 +18,8 @@
 #include "lua/host/gate.h"
 #include "lua/host/limit.h"
 
-static char modules_key; /* registry: name -> value of each trusted module */
+/* Registry keys: name -> value of each trusted module; the gate's message handler. */
+static char modules_key, handler_key;
 
 static void *vm_alloc(void *ud, void *p, size_t old, size_t n)
 {
@@ -117,7 +118,7 @@ int mc_vm_protect(struct mc_vm *vm, lua_CFunction fn, void *arg, struct mc_err *
     else
         mc_fail(err, MC_EPOLICY, "%s",
                 lua_type(vm->L, -1) == LUA_TSTRING ? lua_tostring(vm->L, -1) : "error");
-    lua_settop(vm->L, MC_VM_STACK_TOP);
+    lua_pop(vm->L, 1);
     return rc == LUA_ERRMEM ? MC_ENOMEM : MC_EPOLICY;
 }
 
@@ -133,13 +134,17 @@ static int open_state(lua_State *L)
     lua_rawset(L, LUA_REGISTRYINDEX);
     lua_pushcfunction(L, require);
     lua_setglobal(L, "require");
+    lua_pushlightuserdata(L, &handler_key);
+    lua_pushcfunction(L, mc_gate_handler);
+    lua_rawset(L, LUA_REGISTRYINDEX);
     return 0;
 }
 
-static int push_handler(lua_State *L)
+/* The handler's place at the bottom of the stack; takes no memory. */
+static void push_handler(lua_State *L)
 {
-    lua_pushcfunction(L, mc_gate_handler);
-    return 1;
+    lua_pushlightuserdata(L, &handler_key);
+    lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
 struct mc_vm *mc_vm_new(enum mc_env_mode mode, size_t mem, bool jit, struct mc_err *err)
@@ -159,8 +164,9 @@ struct mc_vm *mc_vm_new(enum mc_env_mode mode, size_t mem, bool jit, struct mc_e
     if (!vm->L)
         goto nomem;
     lua_atpanic(vm->L, panic);
-    if (lua_cpcall(vm->L, push_handler, NULL) || mc_vm_protect(vm, open_state, &jit, err) < 0)
+    if (mc_vm_protect(vm, open_state, &jit, err) < 0)
         goto fail;
+    push_handler(vm->L);
     return vm;
 nomem:
     mc_fail(err, MC_ENOMEM, "no memory for a Lua VM");
