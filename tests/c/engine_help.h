@@ -103,7 +103,7 @@ static inline struct mc_engine *engine_open(const struct mc_engine_opts *o,
 
     mc_log_set("engine", MC_LOG_OFF);
     use.model = use.model ? use.model : "tests/models/tiny-llama";
-    use.backend = use.backend ? use.backend : "ref";
+    use.backend = use.backend ? use.backend : "cpu";
     use.kv = use.kv ? use.kv : "f32";
     assert_ok(mc_engine_open(&use, &e, &err), err);
     if (p)

@@ -496,6 +496,35 @@ static void engine_banned_id_never_comes(void **state)
     mc_engine_close(e);
 }
 
+static void engine_penalties_count_what_was_generated_only(void **state)
+{
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){0}, NULL);
+    struct golden w = golden_at(0);
+    int32_t ids[64];
+    struct mc_handle h;
+    struct mc_err err = {0};
+
+    (void)state;
+    memcpy(ids, w.prompt, (size_t)w.n_prompt * sizeof *ids);
+    memcpy(ids + w.n_prompt, w.ids, 5 * sizeof *ids);
+    assert_int_equal(w.ids[5], w.prompt[2]); /* the next token is in the prompt already */
+    for (int32_t limit = 1; limit <= 40; limit += 39) {
+        struct got *g = got_new();
+        struct mc_request r = ask_for(ids, w.n_prompt + 5, limit, g);
+
+        r.want.presence_penalty = 100;
+        assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+        got_wait(g, -1);
+        assert_int_equal(g->id[0], w.ids[5]);
+        for (int32_t i = 0; i < g->n; i++)
+            for (int32_t k = 0; k < i; k++)
+                assert_int_not_equal(g->id[i], g->id[k]);
+        got_free(g);
+    }
+    golden_free(&w);
+    mc_engine_close(e);
+}
+
 /* ---- policies that misbehave ------------------------------------------------------------------------ */
 
 static int plan_nothing(void *self, struct mc_step_view *v, struct mc_plan *p,
@@ -656,6 +685,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(engine_queue_full_is_a_limit),
     cmocka_unit_test(engine_seed_repeats_and_other_seeds_differ),
     cmocka_unit_test(engine_banned_id_never_comes),
+    cmocka_unit_test(engine_penalties_count_what_was_generated_only),
     cmocka_unit_test(policy_that_plans_nothing_starves_but_harms_nothing),
     cmocka_unit_test(policy_that_fails_is_served_by_the_builtin),
     cmocka_unit_test(policy_that_writes_garbage_is_trimmed),
