@@ -38,7 +38,7 @@ static float amax(const float *x, int32_t n)
 }
 
 /* One block of 32: x*(top/amax), round to nearest even. Values that can't be scaled make a
- * scale that is not finite and poison what reads them. */
+ * scale that is not finite, which poisons what reads them. */
 static void put_int(const struct mc_act *a, int64_t at, const float *x, float top)
 {
     float m = amax(x, 32), inv = m >= MC_ACT_TINY && isfinite(m) ? top / m : 0;
@@ -53,7 +53,7 @@ static void put_int(const struct mc_act *a, int64_t at, const float *x, float to
             ((int16_t *)a->x)[at + i] = (int16_t)q;
         sum += q;
     }
-    a->s[at / 32] = isfinite(m) ? m / top : NAN;
+    a->s[at / 32] = m / top;
     ((float *)a->bf)[at / 32] = a->s[at / 32] * (float)sum;
 }
 

@@ -1,8 +1,6 @@
 /* test_sample.c - chain, sample, nll: the order of processing, exact draws, bad rows. */
 #include "tests/c/test.h"
 
-#include "kernels/host/philox.h"
-#include "kernels/host/vocab.h"
 #include "tests/c/kern.h"
 
 /* One sampled row a slot. */
@@ -161,6 +159,25 @@ static void chain_order_is_bias_bans_penalties_temperature(void **state)
     memcpy(y, x, sizeof x);
     chain(f);
     assert_true(y[5] == 6);
+    fix_free(f);
+}
+
+static void chain_penalises_each_counted_id(void **state)
+{
+    struct fix *f = fix_new(1, 39, 43);
+    int32_t i, j;
+
+    (void)state;
+    f->slots[0].samp.flags = MC_SAMP_PENALTY;
+    f->slots[0].samp.presence = 2;
+    for (i = 0; i < 39; i++) {
+        memset(row(f, 0), 0, 39 * sizeof(float));
+        f->counts[i] = 1;
+        chain(f);
+        for (j = 0; j < 39; j++)
+            assert_true(row(f, 0)[j] == (i == j ? -2 : 0));
+        f->counts[i] = 0;
+    }
     fix_free(f);
 }
 
@@ -518,60 +535,10 @@ static void sample_lists_candidates_and_top_logprobs(void **state)
     fix_free(f);
 }
 
-static void vocab_selection_equals_a_sort(void **state)
-{
-    uint64_t seed = 99, keys[MC_LIST], all[6000], cut;
-    float x[6000], block[6000 / MC_VBLOCK + 1];
-    int round, i, j, n, k, m;
-
-    (void)state;
-    for (round = 0; round < 60; round++) {
-        n = 1 + (int)(kern_rand(&seed) % 6000);
-        for (i = 0; i < n; i++) {
-            x[i] = kern_randn(&seed) * (round % 3 ? 1e3f : 1);
-            if (round % 4 == 1)
-                x[i] = floorf(x[i] / 100); /* ties, and both zeros */
-            if (round % 4 == 2 && i % 3)
-                x[i] = -INFINITY;
-        }
-        for (m = 0, i = 0; i < n; i++) {
-            uint64_t key = mc_key(x[i], i);
-
-            if (x[i] == -INFINITY)
-                continue;
-            for (j = m++; j > 0 && all[j - 1] > key; j--)
-                all[j] = all[j - 1];
-            all[j] = key;
-        }
-        mc_vocab_max(x, n, block);
-        for (k = 1; k <= MC_LIST && k <= n; k += k / 2 + 1) {
-            int got = mc_vocab_top(x, n, k, block, keys);
-
-            assert_int_equal(got, k < m ? k : m);
-            assert_memory_equal(keys, all, (size_t)got * sizeof keys[0]);
-        }
-        k = 1 + (int)(kern_rand(&seed) % (unsigned)m);
-        cut = mc_vocab_cut(x, n, NAN, k, UINT64_MAX);
-        assert_true(cut == all[k - 1]);
-        assert_true(mc_vocab_cut(x, n, NAN, k, all[0]) == all[0]);
-        for (i = 0; i < m; i++) { /* a shuffle, undone */
-            uint64_t t = all[i];
-
-            j = (int)(kern_rand(&seed) % (unsigned)(i + 1));
-            all[i] = all[j];
-            all[j] = t;
-        }
-        mc_vocab_sort(all, m);
-        assert_true(all[0] == mc_vocab_cut(x, n, NAN, 1, UINT64_MAX));
-        for (i = 1; i < m; i++)
-            assert_true(all[i - 1] < all[i]);
-        assert_true(mc_vocab_cut(x, n, NAN, 1e9, UINT64_MAX) == all[m - 1]);
-    }
-}
-
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(chain_takes_raw_first_and_masks_padding),
     cmocka_unit_test(chain_order_is_bias_bans_penalties_temperature),
+    cmocka_unit_test(chain_penalises_each_counted_id),
     cmocka_unit_test(chain_and_sample_mark_bad_rows),
     cmocka_unit_test(nll_is_lse_minus_target),
     cmocka_unit_test(sample_greedy_takes_the_lowest_id_on_ties),
@@ -582,7 +549,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(sample_cuts_ties_by_id),
     cmocka_unit_test(sample_draw_is_a_function_of_seed_and_position),
     cmocka_unit_test(sample_lists_candidates_and_top_logprobs),
-    cmocka_unit_test(vocab_selection_equals_a_sort),
 };
 
 MC_TEST_MAIN(tests)
