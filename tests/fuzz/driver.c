@@ -4,7 +4,12 @@
  *
  * Seeds are the files of tests/fuzz/seeds/NAME; without any, mutation starts from nothing.
  * Input i depends on the seed and i alone: a crash names both, and -s SEED -i ONE makes the
- * same input again. FILEs are run as they are. Prints TAP. THREAD: main. */
+ * same input again. An input that takes over TIMEOUT seconds dies too. FILEs are run as they
+ * are. Prints TAP. THREAD: main; the signal handlers read `current`.
+ *
+ * A target returns 0; it must survive any bytes. They are a heap block of exactly that size,
+ * so that AddressSanitizer sees a read past it. With -DMC_LIBFUZZER this file is only the
+ * bridge to libFuzzer. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -12,11 +17,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
-enum { SEEDS = 256, INPUT_MAX = 1 << 16 };
-
 int mc_fuzz(const uint8_t *data, size_t n);
+
+#ifdef MC_LIBFUZZER
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    return mc_fuzz(data, n);
+}
+
+#else
+
+enum { SEEDS = 256, INPUT_MAX = 1 << 16, TIMEOUT = 20 };
+
 void __sanitizer_set_death_callback(void (*fn)(void)) __attribute__((weak));
 
 struct input {
@@ -26,7 +43,8 @@ struct input {
 
 static struct input seed[SEEDS];
 static int n_seed;
-static uint64_t rng, base_seed = 1, current;
+static uint64_t rng, base_seed = 1;
+static volatile uint64_t current;
 
 static uint64_t rnd(void) /* splitmix64 */
 {
@@ -57,6 +75,31 @@ static void on_signal(int sig)
     died();
     signal(sig, SIG_DFL);
     raise(sig);
+}
+
+static void on_second(int sig)
+{
+    static uint64_t last = UINT64_MAX;
+    static int seconds;
+
+    (void)sig;
+    seconds = current == last ? seconds + 1 : 0;
+    last = current;
+    if (seconds >= TIMEOUT)
+        abort();
+}
+
+static void watch(void)
+{
+    static const int fatal[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    const struct itimerval every = {{1, 0}, {1, 0}};
+
+    for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
+        signal(fatal[i], on_signal);
+    if (__sanitizer_set_death_callback)
+        __sanitizer_set_death_callback(died);
+    signal(SIGALRM, on_second);
+    setitimer(ITIMER_REAL, &every, NULL);
 }
 
 static int read_file(const char *path, struct input *in)
@@ -138,12 +181,42 @@ static void put_number(struct input *in)
     memcpy(in->p + at, s, strlen(s));
 }
 
+/* Numbers at the borders where sizes overflow, in 1, 2, 4 or 8 little-endian bytes. */
+static void put_binary(struct input *in)
+{
+    static const uint64_t border[] = {
+        0, 1, 2, 8, 16, 32, 64, 128, 256, 32768, 65536, 1u << 31, 1ull << 32, 1ull << 40,
+        1ull << 61, 1ull << 63,
+    };
+    uint64_t v = border[below(sizeof border / sizeof *border)] + below(3) - 1;
+    size_t width = (size_t)1 << below(4);
+
+    if (in->n >= width)
+        memcpy(in->p + below(in->n - width + 1), &v, width);
+}
+
+/* Pieces of text formats, over or into the input. */
+static void put_word(struct input *in)
+{
+    static const char *const word[] = {
+        "\"", "{", "}", "[", "]", ":", ",", "null", "true", "\\u0000", "\\ud800", "\xC0\x80",
+        "\xF4\x90\x80\x80", "\xED\xA0\x80", "\r\n", "[[[[[[[[", "{\"a\":{\"a\":", "\\", " ",
+    };
+    const char *s = word[below(sizeof word / sizeof *word)];
+    size_t n = strlen(s), at = below(in->n + 1), over = below(2) ? n : 0;
+
+    if (over > in->n - at || in->n + n > INPUT_MAX)
+        return;
+    resize_at(in, at, over, n);
+    memcpy(in->p + at, s, n);
+}
+
 static void mutate(struct input *in)
 {
     static const uint8_t telling[] = {0, 1, 0x20, 0x22, 0x5b, 0x7b, 0x7f, 0x80, 0xc0, 0xff};
     size_t at = below(in->n), len;
 
-    switch (below(7)) {
+    switch (below(9)) {
     case 0:
         if (in->n)
             in->p[at] ^= (uint8_t)(1u << below(8));
@@ -168,9 +241,28 @@ static void mutate(struct input *in)
     case 5:
         put_number(in);
         break;
+    case 6:
+        put_binary(in);
+        break;
+    case 7:
+        put_word(in);
+        break;
     default:
         splice(in);
     }
+}
+
+static int run_exact(const struct input *in)
+{
+    uint8_t *exact = malloc(in->n + !in->n);
+    int rc;
+
+    if (!exact)
+        return -1;
+    memcpy(exact, in->p, in->n);
+    rc = mc_fuzz(exact, in->n);
+    free(exact);
+    return rc;
 }
 
 static int run_one(uint64_t i)
@@ -178,9 +270,7 @@ static int run_one(uint64_t i)
     static uint8_t space[INPUT_MAX];
     struct input in = {space, 0};
     const struct input *from;
-    uint8_t *exact;
     size_t k;
-    int rc;
 
     current = i;
     rng = base_seed * 0x100000001b3u + i;
@@ -192,30 +282,27 @@ static int run_one(uint64_t i)
     if (i >= (uint64_t)n_seed)
         for (k = 1 + below(6); k > 0; k--)
             mutate(&in);
-    exact = malloc(in.n + !in.n); /* of the exact size, so that a read past it shows */
-    if (!exact)
-        return -1;
-    memcpy(exact, in.p, in.n);
-    rc = mc_fuzz(exact, in.n);
-    free(exact);
-    return rc;
+    return run_exact(&in);
 }
 
 static int run_file(const char *path)
 {
     struct input in;
+    int rc;
 
     if (read_file(path, &in) < 0) {
         fprintf(stderr, "%s: %s\n", path, strerror(errno));
         return 2;
     }
-    return mc_fuzz(in.p, in.n);
+    rc = run_exact(&in);
+    free(in.p);
+    return rc;
 }
 
 int main(int argc, char **argv)
 {
     const char *name = strstr(argv[0], "fuzz_");
-    uint64_t n = 2000, i, only = UINT64_MAX;
+    uint64_t n = 20000, i, only = UINT64_MAX;
     int opt, rc = 0;
 
     while ((opt = getopt(argc, argv, "n:s:i:")) != -1) {
@@ -233,10 +320,7 @@ int main(int argc, char **argv)
             rc = run_file(argv[optind]);
         return rc;
     }
-    signal(SIGSEGV, on_signal);
-    signal(SIGABRT, on_signal);
-    if (__sanitizer_set_death_callback)
-        __sanitizer_set_death_callback(died);
+    watch();
     read_seeds(name ? name + strlen("fuzz_") : "");
     printf("1..1\n");
     fflush(stdout);
@@ -246,5 +330,9 @@ int main(int argc, char **argv)
         rc = run_one(only);
     printf("%sok 1 - %llu inputs, %d seeds, seed %llu\n", rc ? "not " : "",
            (unsigned long long)n, n_seed, (unsigned long long)base_seed);
+    while (n_seed > 0)
+        free(seed[--n_seed].p);
     return rc != 0;
 }
+
+#endif
