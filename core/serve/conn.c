@@ -174,7 +174,7 @@ static void send_answer(int fd, const char *id, const struct mc_err *e)
     struct mc_buf head = {0}, body = {0};
     int status = mc_code_http(e->code);
 
-    mc_res_error_json(&body, e);
+    mc_json_error(&body, e);
     mc_buf_fmt(&head, "HTTP/1.1 %d %s\r\nConnection: close\r\n", status,
                MHD_get_reason_phrase_for((unsigned)status));
     mc_buf_fmt(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.n);

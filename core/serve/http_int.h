@@ -108,8 +108,6 @@ void mc_req_gone(struct mc_req *r);
 enum MHD_Result mc_res_step(struct mc_req *r, struct MHD_Connection *c);
 /* Resumes the connection if it waits; lock held. */
 void mc_res_wake(struct mc_req *r);
-/* {"error":{...}} in the OpenAI shape. */
-void mc_res_error_json(struct mc_buf *b, const struct mc_err *e);
 
 /* ---- the server (http.c) --------------------------------------------------------------- */
 

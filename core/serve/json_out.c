@@ -164,3 +164,16 @@ void mc_json_float(struct mc_buf *b, float v)
     }
     mc_buf_puts(b, text);
 }
+
+void mc_json_error(struct mc_buf *b, const struct mc_err *e)
+{
+    mc_buf_puts(b, "{\"error\":{\"message\":");
+    mc_json_strz(b, e->text[0] ? e->text : mc_code_text(e->code));
+    mc_buf_puts(b, ",\"type\":");
+    mc_json_strz(b, mc_code_type(e->code));
+    mc_buf_puts(b, ",\"param\":");
+    mc_json_strz(b, e->param[0] ? e->param : NULL);
+    mc_buf_puts(b, ",\"code\":");
+    mc_json_strz(b, mc_code_api(e->code));
+    mc_buf_puts(b, "}}");
+}

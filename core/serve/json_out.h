@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/base/err.h"
+
 struct mc_buf { /* zero-initialise; mc_buf_free at the end */
     char *p; /* NULL, or ends with a NUL after n bytes */
     size_t n, cap;
@@ -33,5 +35,7 @@ void mc_json_str(struct mc_buf *b, const char *s, size_t n);
 void mc_json_strz(struct mc_buf *b, const char *s); /* NULL: null */
 /* The fewest digits that read back as the same float; null when not finite. */
 void mc_json_float(struct mc_buf *b, float v);
+/* {"error":{"message","type","param","code"}} as OpenAI's clients read it. */
+void mc_json_error(struct mc_buf *b, const struct mc_err *e);
 
 #endif

@@ -26,11 +26,13 @@ struct mc_pump_prompt {
 
 struct mc_pump_opts {
     enum mc_dialect dialect;
-    bool stream;           /* SSE, else one JSON object at the end */
+    bool stream; /* SSE, else one JSON object at the end; the status line waits for the
+                    first token, so that what fails before it has its own status */
     bool include_usage;    /* stream_options.include_usage */
     bool continuous_usage; /* usage in every chunk */
     bool token_ids;        /* return_token_ids */
     int32_t n_logprobs;    /* top logprobs a token; -1: no logprobs at all */
+    double ping_s;         /* silence in a stream before a comment line, 0: 15 */
     const char *model;     /* echoed */
     const char *id;        /* "cmpl-..." */
     /* Choices are dealt evenly: with 2 prompts and 6 gens, 0..2 are the first prompt's. */
@@ -39,6 +41,7 @@ struct mc_pump_opts {
 };
 
 int mc_pump_open(const struct mc_tok *tok, struct mc_pump **out, struct mc_err *err);
+/* Jobs that still run end with MC_EDRAIN. Before the engine and the HTTP server close. */
 void mc_pump_close(struct mc_pump *p);
 
 /* The bell for mc_gen_open's on_ready: make a job, pass mc_pump_ring and the job as ctx,
@@ -53,8 +56,8 @@ void mc_pump_ring(void *job);
 void mc_pump_start(struct mc_pump_job *job, struct mc_gen **gens, int n,
                    void (*done)(void *ctx), void *ctx);
 void mc_pump_drop(struct mc_pump_job *job);
-/* The client of this request is gone: its gens are cancelled now, done follows. Any thread;
- * does nothing when no job answers r. */
+/* The client of this request is gone (mc_req_is_gone says so): the pump thread cancels its
+ * gens at once, done follows. Any thread; does nothing when no job answers r. */
 void mc_pump_gone(struct mc_pump *p, struct mc_req *r);
 
 #endif

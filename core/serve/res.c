@@ -286,19 +286,6 @@ bool mc_res_started(const struct mc_req *r)
     return started;
 }
 
-void mc_res_error_json(struct mc_buf *b, const struct mc_err *e)
-{
-    mc_buf_puts(b, "{\"error\":{\"message\":");
-    mc_json_strz(b, e->text[0] ? e->text : mc_code_text(e->code));
-    mc_buf_puts(b, ",\"type\":");
-    mc_json_strz(b, mc_code_type(e->code));
-    mc_buf_puts(b, ",\"param\":");
-    mc_json_strz(b, e->param[0] ? e->param : NULL);
-    mc_buf_puts(b, ",\"code\":");
-    mc_json_strz(b, mc_code_api(e->code));
-    mc_buf_puts(b, "}}");
-}
-
 int mc_res_error(struct mc_req *r, const struct mc_err *e)
 {
     int status = mc_code_http(e->code), rc;
@@ -314,7 +301,7 @@ int mc_res_error(struct mc_req *r, const struct mc_err *e)
     }
     if (status == 401)
         mc_res_header(r, "www-authenticate", "Bearer");
-    mc_res_error_json(&b, e);
+    mc_json_error(&b, e);
     rc = b.failed ? MC_ENOMEM : mc_res_send(r, status, "application/json", b.p, b.n);
     mc_buf_free(&b);
     return rc;

@@ -7,6 +7,7 @@
 #ifndef MC_FAKE_ENGINE_H
 #define MC_FAKE_ENGINE_H
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ struct mc_engine {
     atomic_int n_seq;
     int refuse; /* submit fails with this code */
     int32_t n_cached;
+    bool minus_inf; /* the unlikely tokens' logprobs */
 
     char piece[FAKE_VOCAB][FAKE_PIECE];
     size_t piece_n[FAKE_VOCAB];
@@ -120,7 +122,7 @@ static void fake_give(struct mc_engine *e, int i, int32_t id)
     t.n_top = s->n_top > 0 ? s->n_top : 0;
     for (int32_t k = 0; k < t.n_top; k++) {
         t.top_id[k] = (id + k) % e->n_vocab;
-        t.top_logprob[k] = -0.25f * (float)(id + k + 1);
+        t.top_logprob[k] = e->minus_inf && k > 0 ? -INFINITY : -0.25f * (float)(id + k + 1);
     }
     s->n_gen++;
     s->sink.token(s->sink.ctx, &t);
