@@ -70,8 +70,8 @@ static void trim_utf8(char *s)
         s[i - 1] = 0;
 }
 
-static void fill(struct mc_err *err, int code, const char *param, const char *file, int line,
-                 const char *fmt, va_list ap)
+static void fill(struct mc_err *err, int code, const char *param, const char *file,
+                 int line, const char *fmt, va_list ap)
 {
     err->code = code;
     err->line = line;
@@ -82,7 +82,8 @@ static void fill(struct mc_err *err, int code, const char *param, const char *fi
     trim_utf8(err->text);
 }
 
-int mc_err_set(struct mc_err *err, int code, const char *file, int line, const char *fmt, ...)
+int mc_err_set(struct mc_err *err, int code, const char *file, int line, const char *fmt,
+               ...)
 {
     va_list ap;
 

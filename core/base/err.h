@@ -39,7 +39,8 @@ int mc_err_set(struct mc_err *err, int code, const char *file, int line, const c
 #define mc_fail_param(err, code, param, ...) \
     mc_err_set_param((err), (code), (param), __FILE__, __LINE__, __VA_ARGS__)
 int mc_err_set_param(struct mc_err *err, int code, const char *param, const char *file,
-                     int line, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+                     int line, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
 
 /* Prefixes the text: "while loading model.safetensors: ...". Returns err's code. */
 int mc_err_while(struct mc_err *err, const char *fmt, ...)

@@ -124,10 +124,12 @@ void mc_log_at(enum mc_log_level level, const char *unit, const char *fmt, ...)
     clock_gettime(CLOCK_REALTIME, &ts);
     gmtime_r(&ts.tv_sec, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
-    n = snprintf(line, sizeof line,
-                 json ? "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"unit\":\"%s\",\"msg\":\"%s\"}\n"
-                      : "%s.%03ldZ %-5s %s: %s\n",
-                 when, ts.tv_nsec / 1000000, level_names[level], unit, safe);
+    n = snprintf(
+        line, sizeof line,
+        json
+            ? "{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"unit\":\"%s\",\"msg\":\"%s\"}\n"
+            : "%s.%03ldZ %-5s %s: %s\n",
+        when, ts.tv_nsec / 1000000, level_names[level], unit, safe);
     if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0)
         return; /* nowhere left to report to */
 }

@@ -72,10 +72,16 @@ static int run_once(struct mc_engine *e, int n, int32_t n_prompt, int32_t n_gen,
     int rc = 0;
 
     for (int i = 0; i < n && rc == 0; i++) {
-        struct mc_request r = {
-            .ids = ids, .n_ids = n_prompt, .limit = n_gen, .n_top = -1, .ignore_eos = true,
-            .want = {.top_p = 1, .repetition_penalty = 1, .ban = {-1, -1}},
-            .name = "bench", .sink = {on_token, on_end, &f}};
+        struct mc_request r = {.ids = ids,
+                               .n_ids = n_prompt,
+                               .limit = n_gen,
+                               .n_top = -1,
+                               .ignore_eos = true,
+                               .want = {.top_p = 1,
+                                        .repetition_penalty = 1,
+                                        .ban = {-1, -1}},
+                               .name = "bench",
+                               .sink = {on_token, on_end, &f}};
         struct mc_handle h;
 
         fill_ids(ids, n_prompt, mc_tok_n(mc_engine_tok(e)));
@@ -99,7 +105,8 @@ static int run_once(struct mc_engine *e, int n, int32_t n_prompt, int32_t n_gen,
 
 static int by_speed(const void *a, const void *b)
 {
-    double x = ((const struct measured *)a)->tokens_s, y = ((const struct measured *)b)->tokens_s;
+    double x = ((const struct measured *)a)->tokens_s,
+           y = ((const struct measured *)b)->tokens_s;
 
     return x < y ? -1 : x > y;
 }
@@ -126,8 +133,9 @@ static int row(struct bench *b, const char *name, int n, int32_t n_prompt, int32
     qsort(m, REPEAT, sizeof *m, by_speed);
     share = m[REPEAT / 2].bytes_token * m[REPEAT / 2].tokens_s / b->roof;
     if (!b->json)
-        printf("  %-12s %9.1f tokens/s  %8.2f MB of weights a token  %5.1f %% of the roof\n",
-               name, m[REPEAT / 2].tokens_s, m[REPEAT / 2].bytes_token / 1e6, 100 * share);
+        printf(
+            "  %-12s %9.1f tokens/s  %8.2f MB of weights a token  %5.1f %% of the roof\n",
+            name, m[REPEAT / 2].tokens_s, m[REPEAT / 2].bytes_token / 1e6, 100 * share);
     json_array_append_new(
         b->rows, json_pack("{s:s, s:f, s:s, s:f, s:f}", "name", name, "value",
                            m[REPEAT / 2].tokens_s, "unit", "tokens/s", "bytes_token",
@@ -148,7 +156,8 @@ static int run_rows(struct bench *b, struct mc_err *err)
     return rc;
 }
 
-static int run(struct mc_engine *e, const struct mc_settings *s, bool json, struct mc_err *err)
+static int run(struct mc_engine *e, const struct mc_settings *s, bool json,
+               struct mc_err *err)
 {
     struct bench b = {.e = e, .roof = mc_roof((int)s->threads), .rows = json_array(),
                       .json = json};
@@ -157,13 +166,13 @@ static int run(struct mc_engine *e, const struct mc_settings *s, bool json, stru
 
     mc_engine_status(e, &st);
     if (!json)
-        printf("%s, kv %s, %.1f MB of weights; memory roof %.1f GB/s\n", st.backend, st.kv,
-               (double)st.weight_bytes / 1e6, b.roof / 1e9);
+        printf("%s, kv %s, %.1f MB of weights; memory roof %.1f GB/s\n", st.backend,
+               st.kv, (double)st.weight_bytes / 1e6, b.roof / 1e9);
     rc = run_rows(&b, err);
     if (rc == 0 && json) {
-        json_t *all = json_pack("{s:s, s:s, s:f, s:f, s:O}", "backend", st.backend, "kv", st.kv,
-                                "weight_bytes", (double)st.weight_bytes, "roof_bytes_s", b.roof,
-                                "rows", b.rows);
+        json_t *all = json_pack("{s:s, s:s, s:f, s:f, s:O}", "backend", st.backend, "kv",
+                                st.kv, "weight_bytes", (double)st.weight_bytes,
+                                "roof_bytes_s", b.roof, "rows", b.rows);
 
         json_dumpf(all, stdout, JSON_INDENT(2));
         printf("\n");
@@ -181,8 +190,13 @@ int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua)
         {0},
     };
     struct mc_settings set;
-    struct mc_args a = {.word = "bench", .usage = "[run] MODEL [flags]", .who = MC_FOR_BENCH,
-                        .flags = flags, .min = 1, .max = 2, .set = &set};
+    struct mc_args a = {.word = "bench",
+                        .usage = "[run] MODEL [flags]",
+                        .who = MC_FOR_BENCH,
+                        .flags = flags,
+                        .min = 1,
+                        .max = 2,
+                        .set = &set};
     struct mc_engine *e = NULL;
     struct mc_err err = {0};
     int rc = mc_args_parse(&a, argc, argv, lua);

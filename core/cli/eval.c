@@ -79,8 +79,13 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
         {0},
     };
     struct mc_settings set;
-    struct mc_args a = {.word = "eval", .usage = "MODEL --golden DIR [flags]",
-                        .who = MC_FOR_EVAL, .flags = flags, .min = 1, .max = 1, .set = &set};
+    struct mc_args a = {.word = "eval",
+                        .usage = "MODEL --golden DIR [flags]",
+                        .who = MC_FOR_EVAL,
+                        .flags = flags,
+                        .min = 1,
+                        .max = 1,
+                        .set = &set};
     struct opened o = {0};
     struct mc_err err = {0};
     int rc = mc_args_parse(&a, argc, argv, lua);

@@ -9,10 +9,11 @@
  *   eval.json           bf16_compute_logit_difference {max, mean}
  *
  * Tolerances. Exact (ref, f32 keys and values): |logit difference| <= 2e-3 + 2 spread,
- * residual 2e-3, final norm 1e-3. Else, where the reference recorded what computing in bf16
- * costs: mean <= 3x and max <= 2x that. Else, and with fp8 keys and values: KL <= 3e-3 and
- * top-1 agreement >= 0.96. Greedy steps are teacher-forced: another token is a tie where
- * the gap is below twice the tolerance in use; by KL, 0.96 of the steps have to agree. THREAD: main. */
+ * residual 2e-3, final norm 1e-3. Else, where the reference recorded what computing in
+ * bf16 costs: mean <= 3x and max <= 2x that. Else, and with fp8 keys and values: KL <=
+ * 3e-3 and top-1 agreement >= 0.96. Greedy steps are teacher-forced: another token is a
+ * tie where the gap is below twice the tolerance in use; by KL, 0.96 of the steps have to
+ * agree. THREAD: main. */
 #include "core/cli/golden.h"
 
 #include <math.h>
@@ -47,7 +48,7 @@ struct found {
     double worst; /* difference beyond what is allowed, at most 0 when all is well */
 };
 
-/* ---- files ------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------- */
 
 static int path_of(const struct mc_golden *g, const char *name, char *out, size_t cap)
 {
@@ -63,8 +64,8 @@ static int path_of(const struct mc_golden *g, const char *name, char *out, size_
 }
 
 /* A tensor of this dtype, or NULL; *n is its element count, *last its last dimension. */
-static const void *tensor(const struct mc_ckpt *c, const char *dtype, int64_t *n, int64_t *last,
-                          const char *fmt, int i, int j)
+static const void *tensor(const struct mc_ckpt *c, const char *dtype, int64_t *n,
+                          int64_t *last, const char *fmt, int i, int j)
 {
     char name[64];
     const struct mc_stored *t;
@@ -105,7 +106,7 @@ static void say(struct run *r, const char *file, bool ok, const char *fmt, ...)
     fflush(stdout);
 }
 
-/* ---- comparing ---------------------------------------------------------------------------- */
+/* ---- comparing --------------------------------------------------------------------- */
 
 static int32_t argmax(const float *x, int64_t n)
 {
@@ -158,8 +159,9 @@ static bool within(const struct run *r, const struct found *f)
 /* Runs a prompt in chunks and hands over the logits of the rows at pos[0..n_pos), which
  * rise. */
 static int run_prompt(struct run *r, const int32_t *ids, int64_t n, const int32_t *pos,
-                      int64_t n_pos, void (*row)(void *ctx, int64_t j, const float *logits),
-                      void *ctx, struct mc_err *err)
+                      int64_t n_pos,
+                      void (*row)(void *ctx, int64_t j, const float *logits), void *ctx,
+                      struct mc_err *err)
 {
     int64_t at = 0, j = 0, v = r->g->model->cfg.vocab;
 
@@ -186,7 +188,7 @@ static int run_prompt(struct run *r, const int32_t *ids, int64_t n, const int32_
     return 0;
 }
 
-/* ---- logits.safetensors --------------------------------------------------------------------- */
+/* ---- logits.safetensors ------------------------------------------------------------ */
 
 struct logits_ctx {
     struct run *r;
@@ -229,15 +231,17 @@ static int check_logits(struct run *r, const char *file, struct mc_err *err)
     if (rc < 0)
         return rc;
     if (i == 0)
-        return mc_fail(err, MC_EFORMAT, "logits.safetensors: p0.ids, .pos, .logits [n, %d] and "
-                       ".spread are needed", r->g->model->cfg.vocab);
+        return mc_fail(err, MC_EFORMAT,
+                       "logits.safetensors: p0.ids, .pos, .logits [n, %d] and "
+                       ".spread are needed",
+                       r->g->model->cfg.vocab);
     say(r, "logits.safetensors", within(r, &f),
-        "%d prompts, %.0f rows: max %.2e, mean %.2e, KL %.2e, top-1 %.4f", i, f.n_kl, f.max_abs,
-        f.sum_abs / f.n_abs, f.kl / f.n_kl, f.top1 / f.n_kl);
+        "%d prompts, %.0f rows: max %.2e, mean %.2e, KL %.2e, top-1 %.4f", i, f.n_kl,
+        f.max_abs, f.sum_abs / f.n_abs, f.kl / f.n_kl, f.top1 / f.n_kl);
     return 0;
 }
 
-/* ---- layers.safetensors ---------------------------------------------------------------------- */
+/* ---- layers.safetensors ------------------------------------------------------------ */
 
 struct layers_ctx {
     struct run *r;
@@ -267,7 +271,9 @@ static void on_layer(void *p, int32_t layer)
     bool norm = layer == cfg->n_layer;
     int64_t n, last;
     const float *want = tensor(c->c, "F32", &n, &last,
-                               layer < 0 ? "p%d.embed" : norm ? "p%d.norm" : "p%d.layer.%d",
+                               layer < 0 ? "p%d.embed"
+                               : norm    ? "p%d.norm"
+                                         : "p%d.layer.%d",
                                c->i, layer);
     const float *got = norm ? mc_pass_norm(mc_solo_pass(c->r->solo))
                             : mc_pass_residual(mc_solo_pass(c->r->solo));
@@ -305,14 +311,15 @@ static int check_layers(struct run *r, const char *file, struct mc_err *err)
     if (rc < 0)
         return rc;
     if (x.seen == 0)
-        return mc_fail(err, MC_EFORMAT, "layers.safetensors: no p0.layer.N of this model");
+        return mc_fail(err, MC_EFORMAT,
+                       "layers.safetensors: no p0.layer.N of this model");
     say(r, "layers.safetensors", !exact || (x.residual <= 2e-3 && x.norm <= 1e-3),
-        "%d tensors: residual max %.2e, final norm max %.2e%s", x.seen, x.residual, x.norm,
-        exact ? "" : " (no tolerance but for ref with f32)");
+        "%d tensors: residual max %.2e, final norm max %.2e%s", x.seen, x.residual,
+        x.norm, exact ? "" : " (no tolerance but for ref with f32)");
     return 0;
 }
 
-/* ---- greedy.json ------------------------------------------------------------------------------ */
+/* ---- greedy.json ------------------------------------------------------------------- */
 
 struct greedy_ctx {
     struct run *r;
@@ -347,7 +354,8 @@ static int greedy_prompt(struct run *r, const json_t *item, struct greedy_ctx *x
     x->gap = json_object_get(item, "gap");
     m = json_array_size(x->ids);
     if (n < 1 || m < 1 || json_array_size(x->gap) != m || n + m > 4096)
-        return mc_fail(err, MC_EFORMAT, "greedy.json: prompt_ids, ids and gap are needed");
+        return mc_fail(err, MC_EFORMAT,
+                       "greedy.json: prompt_ids, ids and gap are needed");
     ids = malloc((n + m) * sizeof *ids);
     pos = malloc(m * sizeof *pos);
     if (!ids || !pos) {
@@ -395,7 +403,7 @@ static int check_greedy(struct run *r, const char *file, struct mc_err *err)
     return 0;
 }
 
-/* ---- tokenizer.jsonl ---------------------------------------------------------------------------- */
+/* ---- tokenizer.jsonl --------------------------------------------------------------- */
 
 static bool same_ids(const struct mc_ids *got, const json_t *want)
 {
@@ -425,8 +433,8 @@ static int check_tokenizer(struct run *r, const char *file, struct mc_err *err)
         if (!json_is_string(text))
             rc = mc_fail(err, MC_EFORMAT, "tokenizer.jsonl: line %zu has no text", n + 1);
         else
-            rc = mc_tok_encode(r->g->tok, json_string_value(text), json_string_length(text),
-                               flags, &got, err);
+            rc = mc_tok_encode(r->g->tok, json_string_value(text),
+                               json_string_length(text), flags, &got, err);
         if (rc == 0 && !same_ids(&got, json_object_get(o, "ids")) && wrong++ == 0)
             snprintf(first, sizeof first, ", first at line %zu", n + 1);
         n++;
@@ -440,7 +448,7 @@ static int check_tokenizer(struct run *r, const char *file, struct mc_err *err)
     return rc;
 }
 
-/* ---- all ------------------------------------------------------------------------------------ */
+/* ---- all --------------------------------------------------------------------------- */
 
 static int pick_tolerance(struct run *r, struct mc_err *err)
 {

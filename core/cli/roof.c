@@ -1,7 +1,7 @@
 /* roof.c - the memory bandwidth that this machine gives now.
  *
- * Each thread sums a block of its own that is far larger than the caches. OWNS nothing after
- * it returns. THREAD: any. */
+ * Each thread sums a block of its own that is far larger than the caches. OWNS nothing
+ * after it returns. THREAD: any. */
 #include "core/cli/roof.h"
 
 #include <pthread.h>
@@ -38,7 +38,8 @@ static double one_round(struct reader *r, int n)
     double t0 = mc_now();
     int started = 0;
 
-    while (started < n && pthread_create(&r[started].thread, NULL, read_all, &r[started]) == 0)
+    while (started < n &&
+           pthread_create(&r[started].thread, NULL, read_all, &r[started]) == 0)
         started++;
     for (int i = 0; i < started; i++)
         pthread_join(r[i].thread, NULL);

@@ -4,8 +4,8 @@
  * Always true: at most e->depth steps are enqueued; while one runs on the device the last
  * one is published and the next planned. The thread sleeps when there is nothing to do.
  *
- * The loop: take what came in; plan and enqueue until depth steps are in flight or nothing
- * is to be run; wait for the oldest and publish it. */
+ * The loop: take what came in; plan and enqueue until depth steps are in flight or
+ * nothing is to be run; wait for the oldest and publish it. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,11 +20,13 @@ _Static_assert((int)MC_K_EARG == (int)MC_EARG && (int)MC_K_EUNSUP == (int)MC_EUN
                    (int)MC_K_ENOMEM == (int)MC_ENOMEM,
                "kernels.h repeats the program's codes");
 
-/* ---- opening ---------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 static int open_backend(struct mc_engine *e, struct mc_err *err)
 {
-    const struct mc_backend_opts o = {.threads = e->o.threads, .cpu = e->o.cpu, .ref_act = -1};
+    const struct mc_backend_opts o = {.threads = e->o.threads,
+                                      .cpu = e->o.cpu,
+                                      .ref_act = -1};
     const char *name = e->o.backend ? e->o.backend : "cpu", *why = NULL;
 
     if (strcmp(name, "cpu") == 0)
@@ -70,15 +72,19 @@ static int size_kv(struct mc_engine *e, struct mc_err *err)
     while (layout < MC_N_KV && strcmp(names[layout], want) != 0)
         layout++;
     if (layout == MC_N_KV)
-        return mc_fail_param(err, MC_EUNSUP, "kv", "--kv %s: this model takes auto, f32, bf16, "
-                             "fp8", want);
+        return mc_fail_param(err, MC_EUNSUP, "kv",
+                             "--kv %s: this model takes auto, f32, bf16, "
+                             "fp8",
+                             want);
     *kv = (struct mc_kv){.hk = c->n_kv_head, .d = c->head_dim, .n_layer = c->n_layer,
                          .n_shard = 1, .layout = (uint16_t)layout};
     kv->layer_stride = mc_kv_layer_bytes(kv->layout, kv->hk, kv->d);
     kv->page_stride = kv->layer_stride * c->n_layer;
     if (bytes == 0) { /* a context of 2,048 for each slot, at most a quarter of memory */
-        uint64_t quarter = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 4;
-        uint64_t enough = (uint64_t)e->n_slot * (2048 / MC_PAGE) * (uint64_t)kv->page_stride;
+        uint64_t quarter = (uint64_t)sysconf(_SC_PHYS_PAGES) *
+                           (uint64_t)sysconf(_SC_PAGESIZE) / 4;
+        uint64_t enough = (uint64_t)e->n_slot * (2048 / MC_PAGE) *
+                          (uint64_t)kv->page_stride;
 
         bytes = enough < quarter ? enough : quarter;
     }
@@ -86,9 +92,10 @@ static int size_kv(struct mc_engine *e, struct mc_err *err)
                      ? INT32_MAX / MC_PAGE
                      : (int32_t)(bytes / (uint64_t)kv->page_stride);
     if (kv->n_page < 2)
-        return mc_fail_param(err, MC_EARG, "kv-memory",
-                             "--kv-memory %llu holds %d pages of %lld bytes, 2 are needed",
-                             (unsigned long long)bytes, kv->n_page, (long long)kv->page_stride);
+        return mc_fail_param(
+            err, MC_EARG, "kv-memory",
+            "--kv-memory %llu holds %d pages of %lld bytes, 2 are needed",
+            (unsigned long long)bytes, kv->n_page, (long long)kv->page_stride);
     if (e->o.max_context <= 0 || e->o.max_context > c->max_context)
         e->o.max_context = c->max_context;
     if (e->o.max_context > kv->n_page * MC_PAGE)
@@ -140,7 +147,8 @@ static void defaults(struct mc_engine *e, const struct mc_engine_opts *o)
     e->policy = mc_policy_builtin;
 }
 
-int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out, struct mc_err *err)
+int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
+                   struct mc_err *err)
 {
     struct mc_engine *e = calloc(1, sizeof *e);
     struct mc_pass_caps caps;
@@ -182,7 +190,7 @@ void mc_engine_set_policy(struct mc_engine *e, const struct mc_policy *p)
     e->policy = *p;
 }
 
-/* ---- the loop --------------------------------------------------------------------------- */
+/* ---- the loop ---------------------------------------------------------------------- */
 
 /* Ends everything with one error: the device failed, or the engine stops. */
 static void end_all(struct mc_engine *e, const struct mc_err *err)
@@ -193,10 +201,16 @@ static void end_all(struct mc_engine *e, const struct mc_err *err)
 
 static void admit(struct mc_engine *e, struct mc_seq *q)
 {
-    struct mc_row row = {.seq = q->id, .gen = q->gen, .lane = q->lane, .tenant = q->tenant,
-                         .state = MC_STATE_WAITING, .n_prompt = q->n_prompt,
-                         .n_left = q->n_prompt, .n_max = q->limit,
-                         .priority = (int16_t)q->priority, .t_arrive = q->usage.t_arrive};
+    struct mc_row row = {.seq = q->id,
+                         .gen = q->gen,
+                         .lane = q->lane,
+                         .tenant = q->tenant,
+                         .state = MC_STATE_WAITING,
+                         .n_prompt = q->n_prompt,
+                         .n_left = q->n_prompt,
+                         .n_max = q->limit,
+                         .priority = (int16_t)q->priority,
+                         .t_arrive = q->usage.t_arrive};
     struct mc_err err = {0};
 
     e->live[e->n_live++] = (int32_t)q->id - 1;
@@ -217,7 +231,8 @@ static void cancel_one(struct mc_engine *e, const struct mc_cancel *c)
         return;
     }
     mc_fail(&err, MC_ECANCEL, "%s", c->why);
-    mc_info("engine", "request %s cancelled after %d tokens: %s", q->name, q->n_gen, c->why);
+    mc_info("engine", "request %s cancelled after %d tokens: %s", q->name, q->n_gen,
+            c->why);
     mc_seq_end(e, q, MC_FINISH_CANCEL, -1, &err);
 }
 
@@ -321,7 +336,8 @@ static int publish_oldest(struct mc_engine *e)
     return 0;
 }
 
-/* One turn; a negative code when the device failed. *idle: nothing runs, nothing to run. */
+/* One turn; a negative code when the device failed. *idle: nothing runs, nothing to run.
+ */
 static int turn(struct mc_engine *e, bool *idle)
 {
     int rc = 0, more = 1;
@@ -418,7 +434,7 @@ void mc_engine_close(struct mc_engine *e)
     free(e);
 }
 
-/* ---- submit and cancel -------------------------------------------------------------------- */
+/* ---- submit and cancel ------------------------------------------------------------- */
 
 /* With inbox held: is the engine taking requests at all? */
 static int check_open(struct mc_engine *e, struct mc_err *err)
@@ -448,8 +464,8 @@ static int reserve(struct mc_engine *e, struct mc_seq **out, struct mc_err *err)
     return rc;
 }
 
-int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_handle *out,
-                     struct mc_err *err)
+int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
+                     struct mc_handle *out, struct mc_err *err)
 {
     struct mc_seq *q = NULL;
     int rc;
@@ -496,7 +512,7 @@ void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why)
     pthread_mutex_unlock(&e->inbox);
 }
 
-/* ---- looking in --------------------------------------------------------------------------- */
+/* ---- looking in -------------------------------------------------------------------- */
 
 const struct mc_config *mc_engine_config(const struct mc_engine *e)
 {
@@ -551,9 +567,13 @@ int mc_engine_seqs(struct mc_engine *e, struct mc_seq_info *out, int cap)
     for (int i = 0; i < n && i < cap; i++) {
         const struct mc_seq *q = &e->seqs[e->live[i]];
 
-        out[i] = (struct mc_seq_info){.h = {q->id, q->gen}, .state = q->state, .lane = q->lane,
-                                      .tenant = q->tenant, .n_prompt = q->n_prompt,
-                                      .n_gen = q->n_gen, .age = now - q->usage.t_arrive};
+        out[i] = (struct mc_seq_info){.h = {q->id, q->gen},
+                                      .state = q->state,
+                                      .lane = q->lane,
+                                      .tenant = q->tenant,
+                                      .n_prompt = q->n_prompt,
+                                      .n_gen = q->n_gen,
+                                      .age = now - q->usage.t_arrive};
         memcpy(out[i].name, q->name, sizeof out[i].name);
     }
     pthread_mutex_unlock(&e->look);

@@ -10,10 +10,10 @@
  *   stats.c    counters, histograms, what lanes and tenants were served
  *
  * Rules
- *  1. The engine thread owns everything here except `inbox` (its lock), counters (atomics)
- *     and what `look` guards for status and seqs.
- *  2. Lock order: look, then inbox. Neither is held while waiting for the device or while a
- *     sink is called with `inbox` held.
+ *  1. The engine thread owns everything here except `inbox` (its lock), counters
+ * (atomics) and what `look` guards for status and seqs.
+ *  2. Lock order: look, then inbox. Neither is held while waiting for the device or while
+ * a sink is called with `inbox` held.
  *  3. A step's staging is reused only after that step was published.
  *  4. In state DECODE: n_ctx == n_ids + n_fly - 1. Pages cover n_ctx.
  *  5. Every way out of a sequence goes through mc_seq_end and mc_seq_release. */
@@ -171,8 +171,8 @@ int32_t mc_seq_hit(struct mc_engine *e, struct mc_seq *q, bool take);
 void mc_seq_share(struct mc_engine *e, struct mc_seq *q);
 void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q);
 /* Delivers the end and gives back pages, slot and record. */
-void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how, int32_t stop_id,
-                const struct mc_err *err);
+void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how,
+                int32_t stop_id, const struct mc_err *err);
 /* May it be planned in this step? */
 bool mc_seq_can_run(const struct mc_engine *e, const struct mc_seq *q);
 int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q);
@@ -182,7 +182,8 @@ size_t mc_view_cap(const struct mc_engine *e);
 void mc_view_build(struct mc_engine *e);
 void mc_view_read_back(struct mc_engine *e); /* user[] numbers */
 
-/* plan.c: asks the policy, checks, fills the next step; 1 when there is something to run */
+/* plan.c: asks the policy, checks, fills the next step; 1 when there is something to run
+ */
 int mc_plan_next(struct mc_engine *e);
 
 /* step.c */
@@ -190,7 +191,8 @@ int mc_step_open(struct mc_engine *e, struct mc_err *err);
 void mc_step_begin(struct mc_engine *e, struct mc_step *s);
 /* One sequence's rows: n tokens from n_ctx on; pages and slot are there already. */
 void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n);
-bool mc_step_room(const struct mc_engine *e, const struct mc_step *s, const struct mc_seq *q);
+bool mc_step_room(const struct mc_engine *e, const struct mc_step *s,
+                  const struct mc_seq *q);
 int mc_step_grow(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n_ctx);
 int mc_step_enqueue(struct mc_engine *e, struct mc_step *s);
 

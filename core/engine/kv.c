@@ -1,8 +1,8 @@
 /* kv.c - KV pages on the host: reference counts, prefix sharing, quarantine.
  *
  * Owns one record a page. Lists are index-linked through the records: free (a stack),
- * cached (oldest first), pending (a FIFO by ticket, which only grows). The prefix table is
- * open addressing over page indices, rebuilt in place by deletion with back-shift.
+ * cached (oldest first), pending (a FIFO by ticket, which only grows). The prefix table
+ * is open addressing over page indices, rebuilt in place by deletion with back-shift.
  * THREAD: the engine's. Rules: kv.h. */
 #include "core/engine/kv.h"
 
@@ -126,7 +126,7 @@ int32_t mc_kv_n_held(const struct mc_pages *kv)
     return kv->n_held;
 }
 
-/* ---- prefix table ---------------------------------------------------------------------- */
+/* ---- prefix table ------------------------------------------------------------------ */
 
 static uint32_t home(const struct mc_pages *kv, struct mc_hash h)
 {
@@ -167,7 +167,8 @@ static int32_t table_find(const struct mc_pages *kv, struct mc_hash h, const int
 struct mc_hash mc_kv_root(const void *salt, size_t n)
 {
     static const char domain[] = "mascon kv prefix 1";
-    XXH128_hash_t h = XXH3_128bits_withSeed(salt, n, XXH3_64bits(domain, sizeof domain) ^ n);
+    XXH128_hash_t h = XXH3_128bits_withSeed(salt, n,
+                                            XXH3_64bits(domain, sizeof domain) ^ n);
 
     return (struct mc_hash){h.low64, h.high64};
 }
@@ -185,7 +186,8 @@ struct mc_hash mc_kv_chain(struct mc_hash parent, const int32_t *ids)
     return (struct mc_hash){h.low64, h.high64};
 }
 
-bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h, const int32_t *ids)
+bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h,
+                   const int32_t *ids)
 {
     struct page *p = &kv->page[page];
     uint32_t i;
@@ -194,7 +196,8 @@ bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h, const in
     if (p->found)
         return true;
     for (i = home(kv, h); kv->table[i] != NONE; i = (i + 1) & kv->mask)
-        if (kv->page[kv->table[i]].hash.lo == h.lo && kv->page[kv->table[i]].hash.hi == h.hi)
+        if (kv->page[kv->table[i]].hash.lo == h.lo &&
+            kv->page[kv->table[i]].hash.hi == h.hi)
             return false;
     kv->table[i] = page;
     p->found = true;
@@ -235,7 +238,7 @@ void mc_kv_forget(struct mc_pages *kv)
     }
 }
 
-/* ---- taking and giving ------------------------------------------------------------------ */
+/* ---- taking and giving ------------------------------------------------------------- */
 
 int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag)
 {

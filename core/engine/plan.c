@@ -66,7 +66,7 @@ static void ask(struct mc_engine *e, ask_fn fn, int32_t need)
     fn(&mc_policy_builtin, e, need, &err);
 }
 
-/* ---- items ----------------------------------------------------------------------------- */
+/* ---- items ------------------------------------------------------------------------- */
 
 static void chain_params(struct mc_engine *e, struct mc_seq *q)
 {
@@ -109,7 +109,8 @@ static bool run(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_
 {
     int32_t room = e->o.chunk - s->n_tok;
 
-    if (q->state == MC_STATE_PAUSED || !mc_seq_can_run(e, q) || n < 1 || s->n_row >= e->n_slot)
+    if (q->state == MC_STATE_PAUSED || !mc_seq_can_run(e, q) || n < 1 ||
+        s->n_row >= e->n_slot)
         return false;
     if (q->state == MC_STATE_WAITING && !start(e, q))
         return false;
@@ -201,7 +202,7 @@ static void apply_all(struct mc_engine *e, struct mc_step *s)
         }
 }
 
-/* ---- growth that can't be met ------------------------------------------------------------ */
+/* ---- growth that can't be met ------------------------------------------------------ */
 
 static int32_t pages_short(const struct mc_engine *e)
 {

@@ -126,7 +126,8 @@ static int plan_first_come(void *self, struct mc_step_view *v, struct mc_plan *p
     for (int32_t i = 0; i < v->n_row; i++) {
         const struct mc_row *r = mc_view_row(v, mc_view_ordered(v, MC_ORDER_ARRIVAL, i));
 
-        if (r->n_left <= 0 || (r->state != MC_STATE_WAITING && r->state != MC_STATE_PREFILL))
+        if (r->n_left <= 0 ||
+            (r->state != MC_STATE_WAITING && r->state != MC_STATE_PREFILL))
             continue;
         if (why == WHY_NONE)
             why = prompt_tokens(v, p, r, running, stuck, &n);
@@ -148,8 +149,9 @@ static int admit_all(void *self, const struct mc_row *row, struct mc_err *err)
     return 0;
 }
 
-static int chain_as_wanted(void *self, struct mc_pick_seq *seq, const struct mc_params *want,
-                           struct mc_params *out, struct mc_err *err)
+static int chain_as_wanted(void *self, struct mc_pick_seq *seq,
+                           const struct mc_params *want, struct mc_params *out,
+                           struct mc_err *err)
 {
     (void)self, (void)seq, (void)err;
     *out = *want;

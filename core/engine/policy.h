@@ -3,8 +3,8 @@
  * The engine calls these on its own thread and nothing else; they are filled by lua/host
  * (the step VM), by the built-in first-come policy (mc_policy_builtin) or by a test.
  * Every function returns 0 or a negative MC_E code; after a failure the engine does that
- * call with the built-in policy and no request is lost. A NULL member means "the built-in".
- * No pointer passed in is kept after the call. */
+ * call with the built-in policy and no request is lost. A NULL member means "the
+ * built-in". No pointer passed in is kept after the call. */
 #ifndef MC_ENGINE_POLICY_H
 #define MC_ENGINE_POLICY_H
 
@@ -15,12 +15,12 @@
 
 struct mc_policy_ops {
     /* Fills plan->item, each row at most once. The caller has set abi, epoch, cap and the
-     * budget: tok_left, row_left and page_left, which fall with each grant. The view is the
-     * engine's block: an implementation that shows it to scripts copies it first, and may
-     * change nothing in it but user[] of rows, lanes and tenants.
+     * budget: tok_left, row_left and page_left, which fall with each grant. The view is
+     * the engine's block: an implementation that shows it to scripts copies it first, and
+     * may change nothing in it but user[] of rows, lanes and tenants.
      *
-     *   RUN   n tokens: of a DECODE row 1 (and draft more), of a WAITING or PREFILL row the
-     *         next n of n_left; takes one row, n tokens, and p_step pages (decode) or
+     *   RUN   n tokens: of a DECODE row 1 (and draft more), of a WAITING or PREFILL row
+     * the next n of n_left; takes one row, n tokens, and p_step pages (decode) or
      *         mc_row_prompt_pages (prompt)
      *   BACK  a PAUSED row comes back: takes one row and p_step pages
      *   SWAP, DROP  a running row is preempted
@@ -29,10 +29,10 @@ struct mc_policy_ops {
      * The engine checks each item again and trims what does not hold. */
     int (*plan)(void *self, struct mc_step_view *view, struct mc_plan *plan,
                 struct mc_err *err);
-    /* Called before plan when decode growth can't be met: need pages; answers with SWAP or
-     * DROP items. */
-    int (*evict)(void *self, struct mc_step_view *view, int32_t need, struct mc_plan *plan,
-                 struct mc_err *err);
+    /* Called before plan when decode growth can't be met: need pages; answers with SWAP
+     * or DROP items. */
+    int (*evict)(void *self, struct mc_step_view *view, int32_t need,
+                 struct mc_plan *plan, struct mc_err *err);
     /* 0 to admit, or a negative code to refuse the request with. */
     int (*admit)(void *self, const struct mc_row *row, struct mc_err *err);
     /* Once a sequence: from what the client wants to what is sampled with. seq->state may
@@ -41,11 +41,11 @@ struct mc_policy_ops {
                  struct mc_params *out, struct mc_err *err);
     /* Once a token, when chain set MC_PARAM_PICK: *id = a token, or -1 for the device's
      * own. */
-    int (*pick)(void *self, const struct mc_cands *c, struct mc_pick_seq *seq, int32_t *id,
-                struct mc_err *err);
-    /* The vocabulary set that a chain's ban[] names: a bit for each of *n token ids, lowest
-     * bit of word 0 first. Valid and constant as long as the policy lives; NULL for a handle
-     * that was never given out. */
+    int (*pick)(void *self, const struct mc_cands *c, struct mc_pick_seq *seq,
+                int32_t *id, struct mc_err *err);
+    /* The vocabulary set that a chain's ban[] names: a bit for each of *n token ids,
+     * lowest bit of word 0 first. Valid and constant as long as the policy lives; NULL
+     * for a handle that was never given out. */
     const uint32_t *(*vocab_set)(void *self, int32_t handle, int32_t *n);
     /* Between two steps: an implementation may switch to a new generation here. */
     void (*step_end)(void *self);
@@ -81,7 +81,8 @@ static inline const int32_t *mc_view_order(const struct mc_step_view *v, int32_t
 }
 
 /* Index of the i-th row in an order; rows as they lie when the view has no such order. */
-static inline int32_t mc_view_ordered(const struct mc_step_view *v, int32_t order, int32_t i)
+static inline int32_t mc_view_ordered(const struct mc_step_view *v, int32_t order,
+                                      int32_t i)
 {
     return order < v->n_order ? mc_view_order(v, order)[i] : i;
 }

@@ -40,7 +40,10 @@ static void end_bad(struct mc_engine *e, struct mc_seq *q, uint32_t bad)
 
 static void copy_cands(const struct mc_out *o, int32_t keep, struct mc_cands *c)
 {
-    *c = (struct mc_cands){.n = o->n_cand, .rest = o->rest, .lse = o->lse, .drawn = o->tok};
+    *c = (struct mc_cands){.n = o->n_cand,
+                           .rest = o->rest,
+                           .lse = o->lse,
+                           .drawn = o->tok};
     if (keep > 0 && keep < c->n)
         c->n = keep;
     for (int32_t i = 0; i < c->n; i++) {
@@ -66,7 +69,8 @@ static int32_t pick(struct mc_engine *e, struct mc_seq *q, const struct mc_out *
     if (e->policy.ops->pick(e->policy.self, &c, &q->pick, &id, &err) < 0 || id < 0)
         return o->tok;
     if (id >= e->model.n_real) {
-        mc_warn("engine", "pick returned token %d, outside 0..%d", id, e->model.n_real - 1);
+        mc_warn("engine", "pick returned token %d, outside 0..%d", id,
+                e->model.n_real - 1);
         return o->tok;
     }
     if (id != o->tok)

@@ -2,7 +2,8 @@
  *
  * Owns the copies made of a request and the ids list. THREAD: mc_seq_fill the submitter's
  * (the record is not shared yet); the rest the engine's.
- * Always true: ids[0..n_ids) is the whole known context; chain covers full pages of it. */
+ * Always true: ids[0..n_ids) is the whole known context; chain covers full pages of it.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -17,24 +18,26 @@ struct mc_seq *mc_seq_get(struct mc_engine *e, struct mc_handle h)
     return e->live_gen[h.seq - 1] == h.gen ? &e->seqs[h.seq - 1] : NULL;
 }
 
-/* ---- from a request -------------------------------------------------------------------- */
+/* ---- from a request ---------------------------------------------------------------- */
 
-static int check_ids(const struct mc_engine *e, const struct mc_request *r, struct mc_err *err)
+static int check_ids(const struct mc_engine *e, const struct mc_request *r,
+                     struct mc_err *err)
 {
     int32_t room = e->o.max_context;
 
     if (r->n_ids < 1)
         return mc_fail_param(err, MC_EARG, "prompt", "the prompt has no tokens");
     if (r->n_ids + (r->limit != 0) > room)
-        return mc_fail_param(err, MC_ECTX, "prompt",
-                             "the prompt has %d tokens; with room for one more, the context "
-                             "holds %d",
-                             r->n_ids, room);
+        return mc_fail_param(
+            err, MC_ECTX, "prompt",
+            "the prompt has %d tokens; with room for one more, the context "
+            "holds %d",
+            r->n_ids, room);
     for (int32_t i = 0; i < r->n_ids; i++)
         if (r->ids[i] < 0 || r->ids[i] >= e->model.n_real)
             return mc_fail_param(err, MC_EARG, "prompt",
-                                 "prompt token %d at index %d is outside 0..%d", r->ids[i], i,
-                                 e->model.n_real - 1);
+                                 "prompt token %d at index %d is outside 0..%d",
+                                 r->ids[i], i, e->model.n_real - 1);
     return 0;
 }
 
@@ -42,15 +45,17 @@ static int check_lists(const struct mc_engine *e, const struct mc_request *r,
                        struct mc_err *err)
 {
     if (r->n_bias < 0 || r->n_bias > MC_MAX_BIAS)
-        return mc_fail_param(err, MC_EARG, "logit_bias", "logit_bias has %d entries, at most %d",
-                             r->n_bias, MC_MAX_BIAS);
+        return mc_fail_param(err, MC_EARG, "logit_bias",
+                             "logit_bias has %d entries, at most %d", r->n_bias,
+                             MC_MAX_BIAS);
     for (int32_t i = 0; i < r->n_bias; i++)
-        if (r->bias[i].id < 0 || r->bias[i].id >= e->model.n_real || !(r->bias[i].add >= -100) ||
-            !(r->bias[i].add <= 100))
-            return mc_fail_param(err, MC_EARG, "logit_bias",
-                                 "logit_bias: token %d (0..%d) or its bias (-100..100) is out "
-                                 "of range",
-                                 r->bias[i].id, e->model.n_real - 1);
+        if (r->bias[i].id < 0 || r->bias[i].id >= e->model.n_real ||
+            !(r->bias[i].add >= -100) || !(r->bias[i].add <= 100))
+            return mc_fail_param(
+                err, MC_EARG, "logit_bias",
+                "logit_bias: token %d (0..%d) or its bias (-100..100) is out "
+                "of range",
+                r->bias[i].id, e->model.n_real - 1);
     if (r->n_stop < 0 || r->n_stop > MC_MAX_STOP_IDS)
         return mc_fail_param(err, MC_EARG, "stop_token_ids",
                              "stop_token_ids has %d entries, at most %d", r->n_stop,
@@ -63,11 +68,13 @@ static int check_lists(const struct mc_engine *e, const struct mc_request *r,
     return 0;
 }
 
-static int check_range(const char *name, double v, double lo, double hi, struct mc_err *err)
+static int check_range(const char *name, double v, double lo, double hi,
+                       struct mc_err *err)
 {
     if (v >= lo && v <= hi)
         return 0;
-    return mc_fail_param(err, MC_EARG, name, "%s is %g, must be %g to %g", name, v, lo, hi);
+    return mc_fail_param(err, MC_EARG, name, "%s is %g, must be %g to %g", name, v, lo,
+                         hi);
 }
 
 static int check_want(const struct mc_request *r, struct mc_err *err)
@@ -186,7 +193,7 @@ int mc_seq_append(struct mc_seq *q, int32_t id)
     return 0;
 }
 
-/* ---- prefix ---------------------------------------------------------------------------- */
+/* ---- prefix ------------------------------------------------------------------------ */
 
 /* Brings the chain up to n full pages of ids. */
 static void extend_chain(struct mc_seq *q, int32_t n)
@@ -239,7 +246,7 @@ void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q)
     q->n_ctx = q->n_pub = q->n_shared_seen = 0;
 }
 
-/* ---- state ----------------------------------------------------------------------------- */
+/* ---- state ------------------------------------------------------------------------- */
 
 int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q)
 {
@@ -295,8 +302,8 @@ static void release(struct mc_engine *e, struct mc_seq *q)
     pthread_mutex_unlock(&e->inbox);
 }
 
-void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how, int32_t stop_id,
-                const struct mc_err *err)
+void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how,
+                int32_t stop_id, const struct mc_err *err)
 {
     static const enum mc_counter by_finish[] = {
         [MC_FINISH_STOP] = MC_C_requests_stop_total,
@@ -311,7 +318,8 @@ void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how, int32
     end.usage.t_end = mc_now();
     if (err)
         end.err = *err;
-    end.generation = e->policy.ops->generation ? e->policy.ops->generation(e->policy.self) : 0;
+    end.generation = e->policy.ops->generation ? e->policy.ops->generation(e->policy.self)
+                                               : 0;
     mc_count(e, by_finish[how], 1);
     mc_observe(e, MC_H_e2e_request_latency_seconds, end.usage.t_end - end.usage.t_arrive);
     if (q->state == MC_STATE_WAITING) {

@@ -45,7 +45,8 @@ int32_t mc_set_place(struct mc_engine *e, int32_t handle)
     for (int32_t i = 0; i < MC_MAX_SETS; i++)
         if (e->set_handle[i] == handle)
             return i;
-    bits = e->policy.ops->vocab_set ? e->policy.ops->vocab_set(e->policy.self, handle, &n) : NULL;
+    bits = e->policy.ops->vocab_set ? e->policy.ops->vocab_set(e->policy.self, handle, &n)
+                                    : NULL;
     while (place < MC_MAX_SETS && in_use(e, place))
         place++;
     if (!bits || place == MC_MAX_SETS || upload(e, place, bits, n) < 0) {

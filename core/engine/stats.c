@@ -1,7 +1,7 @@
 /* stats.c - counters, histograms, and what lanes and tenants were served.
  *
- * Owns nothing. THREAD: writing the engine's; reading any: each number is an atomic of its
- * own, written with relaxed order by one writer, so a reader sees each one whole. */
+ * Owns nothing. THREAD: writing the engine's; reading any: each number is an atomic of
+ * its own, written with relaxed order by one writer, so a reader sees each one whole. */
 #include <math.h>
 
 #include "core/engine/engine_int.h"
@@ -36,7 +36,8 @@ double mc_engine_counter(const struct mc_engine *e, enum mc_counter c)
     return atomic_load_explicit(&e->counter[c], memory_order_relaxed);
 }
 
-void mc_engine_histogram(const struct mc_engine *e, enum mc_hist_id h, struct mc_histogram *out)
+void mc_engine_histogram(const struct mc_engine *e, enum mc_hist_id h,
+                         struct mc_histogram *out)
 {
     out->sum = atomic_load_explicit(&e->hist[h].sum, memory_order_relaxed);
     for (int i = 0; i < MC_N_BUCKET; i++)

@@ -3,9 +3,9 @@
  * Owns the device memory that steps share and MC_DEPTH blocks of staging. THREAD: the
  * engine's.
  * Always true: device state changes only by what is enqueued here, in stream order: the
- * cleared pages, then row arrays and deltas (table_apply), forward, sample. So a slot or a
- * page may be given to the next sequence while an older step that names it still runs: its
- * new owner's deltas come later in the stream. */
+ * cleared pages, then row arrays and deltas (table_apply), forward, sample. So a slot or
+ * a page may be given to the next sequence while an older step that names it still runs:
+ * its new owner's deltas come later in the stream. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,8 +58,8 @@ static int open_device(struct mc_engine *e)
     d->stat = mc_mem_take(m, slots * 4 * sizeof(float));
     d->out = mc_mem_take(m, slots * sizeof *d->out);
     if (!e->rows_dev || !d->kv.base || !d->kv.table || !d->kv.want_tag || !d->kv.tag ||
-        !d->slots || !d->counts || !d->bias || !d->masks || !d->eos || !d->logits || !d->raw ||
-        !d->stat || !d->out)
+        !d->slots || !d->counts || !d->bias || !d->masks || !d->eos || !d->logits ||
+        !d->raw || !d->stat || !d->out)
         return MC_ENOMEM;
     d->rows = mc_rows_bind(e->rows_dev, e->o.chunk, e->n_slot, e->n_slot);
     return 0;
@@ -76,10 +76,11 @@ int mc_step_open(struct mc_engine *e, struct mc_err *err)
     for (int i = 0; i < MC_DEPTH && rc == 0; i++)
         rc = open_staging(e, &e->step[i]);
     if (rc < 0)
-        return mc_fail(err, rc,
-                       "no memory for %d KV pages and %d slots: lower --kv-memory (%zu bytes "
-                       "taken so far)",
-                       e->dev.kv.n_page, e->n_slot, e->mem.bytes);
+        return mc_fail(
+            err, rc,
+            "no memory for %d KV pages and %d slots: lower --kv-memory (%zu bytes "
+            "taken so far)",
+            e->dev.kv.n_page, e->n_slot, e->mem.bytes);
     return 0;
 }
 
@@ -108,7 +109,8 @@ static int32_t deltas_of(const struct mc_seq *q)
     return (q->fresh ? 1 + q->n_page + q->n_bias : 0) + (counts ? q->n_ids : 0) + 1;
 }
 
-bool mc_step_room(const struct mc_engine *e, const struct mc_step *s, const struct mc_seq *q)
+bool mc_step_room(const struct mc_engine *e, const struct mc_step *s,
+                  const struct mc_seq *q)
 {
     return s->n_delta + deltas_of(q) + e->o.chunk / MC_PAGE + 2 <= e->max_delta;
 }
@@ -174,7 +176,10 @@ static void set_slot(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 {
     struct mc_slot *in = &s->slots_in[s->n_slots_in];
 
-    *in = (struct mc_slot){.tok = -1, .pos = q->n_ctx, .n_gen = q->n_gen, .samp = samp_of(q)};
+    *in = (struct mc_slot){.tok = -1,
+                           .pos = q->n_ctx,
+                           .n_gen = q->n_gen,
+                           .samp = samp_of(q)};
     delta(s, MC_DELTA_SLOT, q->slot, 0, s->n_slots_in++, 0);
     for (int32_t i = 0; i < q->n_page; i++)
         delta(s, MC_DELTA_PAGE, q->slot, i, q->page[i], mc_kv_tag(e->kv, q->page[i]));
@@ -182,7 +187,8 @@ static void set_slot(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
         delta(s, MC_DELTA_BIAS, q->slot, i, q->bias[i].id, float_bits(q->bias[i].add));
     if (in->samp.flags & MC_SAMP_PENALTY)
         for (int32_t i = 0; i < q->n_ids; i++)
-            delta(s, i < q->n_prompt ? MC_DELTA_SEEN : MC_DELTA_GEN, q->slot, 0, q->ids[i], 0);
+            delta(s, i < q->n_prompt ? MC_DELTA_SEEN : MC_DELTA_GEN, q->slot, 0,
+                  q->ids[i], 0);
     q->fresh = false;
 }
 
@@ -222,13 +228,21 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
 
 int mc_step_enqueue(struct mc_engine *e, struct mc_step *s)
 {
-    struct mc_page_init_p init = {.kv = e->dev.kv, .list = &s->init[0][0], .n_list = s->n_init,
+    struct mc_page_init_p init = {.kv = e->dev.kv,
+                                  .list = &s->init[0][0],
+                                  .n_list = s->n_init,
                                   .cap = e->max_init};
-    struct mc_table_apply_p up = {
-        .kv = e->dev.kv, .slots = e->dev.slots, .counts = e->dev.counts, .bias = e->dev.bias,
-        .vocab = e->model.cfg.vocab, .rows_from = s->rows_base, .rows_to = e->rows_dev,
-        .rows_bytes = e->rows_bytes, .delta = s->delta, .n_delta = s->n_delta,
-        .slots_in = s->slots_in};
+    struct mc_table_apply_p up = {.kv = e->dev.kv,
+                                  .slots = e->dev.slots,
+                                  .counts = e->dev.counts,
+                                  .bias = e->dev.bias,
+                                  .vocab = e->model.cfg.vocab,
+                                  .rows_from = s->rows_base,
+                                  .rows_to = e->rows_dev,
+                                  .rows_bytes = e->rows_bytes,
+                                  .delta = s->delta,
+                                  .n_delta = s->n_delta,
+                                  .slots_in = s->slots_in};
     int32_t *live = writable(s->rows.live);
     int rc;
 
@@ -248,7 +262,8 @@ int mc_step_enqueue(struct mc_engine *e, struct mc_step *s)
     mc_count(e, MC_C_steps_total, 1);
     mc_count(e, MC_C_prompt_tokens_total, s->n_tok - s->n_decode);
     mc_count(e, MC_C_weight_bytes_read_total,
-             (double)e->model.body_bytes + (s->n_out > 0 ? (double)e->model.head_bytes : 0));
+             (double)e->model.body_bytes +
+                 (s->n_out > 0 ? (double)e->model.head_bytes : 0));
     e->n_step++;
     return rc;
 }

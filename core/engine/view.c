@@ -92,7 +92,7 @@ static void count_row(struct mc_party *p, const struct mc_row *r)
     p->p_held += r->p_held;
 }
 
-/* ---- orders ---------------------------------------------------------------------------- */
+/* ---- orders ------------------------------------------------------------------------ */
 
 struct sort {
     const struct mc_row *row;
@@ -145,7 +145,7 @@ static void fill_orders(struct mc_step_view *v)
     }
 }
 
-/* ---- the block ------------------------------------------------------------------------- */
+/* ---- the block --------------------------------------------------------------------- */
 
 static int32_t parties_used(const struct mc_engine *e, bool tenants)
 {
@@ -197,8 +197,11 @@ void mc_view_build(struct mc_engine *e)
         .p_free = mc_kv_n_free(e->kv),
         .p_evict = mc_kv_n_cached(e->kv),
         .p_pending = mc_kv_n_pending(e->kv),
-        .fly_rows = e->n_step > e->n_published ? e->step[e->n_published % MC_DEPTH].n_row : 0,
-        .fly_tokens = e->n_step > e->n_published ? e->step[e->n_published % MC_DEPTH].n_tok : 0,
+        .fly_rows = e->n_step > e->n_published ? e->step[e->n_published % MC_DEPTH].n_row
+                                               : 0,
+        .fly_tokens = e->n_step > e->n_published
+                          ? e->step[e->n_published % MC_DEPTH].n_tok
+                          : 0,
     };
     for (int32_t i = 0; i < e->n_live; i++) {
         struct mc_seq *q = &e->seqs[e->live[i]];

@@ -25,7 +25,8 @@ struct loader {
 };
 
 /* Packs one matrix of the given shape; rows beyond what the file has are an error. */
-static int matrix(struct loader *l, const char *module, int32_t n, int32_t k, struct mc_w *w)
+static int matrix(struct loader *l, const char *module, int32_t n, int32_t k,
+                  struct mc_w *w)
 {
     struct mc_backend *be = l->m->be;
     const struct mc_op *op = be->op[MC_OP_pack];
@@ -38,13 +39,17 @@ static int matrix(struct loader *l, const char *module, int32_t n, int32_t k, st
     if (rc < 0)
         return rc;
     if (p.disk.n != n || p.disk.k != k)
-        return mc_fail(l->err, MC_EFORMAT, "%s is [%d, %d], the config says [%d, %d]", module,
-                       p.disk.n, p.disk.k, n, k);
-    p.w = (struct mc_w){.layout = be->run_of(be, p.disk.fmt), .dt = be->row_dt, .n = n, .k = k};
+        return mc_fail(l->err, MC_EFORMAT, "%s is [%d, %d], the config says [%d, %d]",
+                       module, p.disk.n, p.disk.k, n, k);
+    p.w = (struct mc_w){.layout = be->run_of(be, p.disk.fmt),
+                        .dt = be->row_dt,
+                        .n = n,
+                        .k = k};
     rc = op->need(&p, &need, &why);
     if (rc < 0)
-        return mc_fail(l->err, rc, "%s (%s, [%d, %d]): %s", module, mc_disk_name(p.disk.fmt), n,
-                       k, why ? why : "not supported by this backend");
+        return mc_fail(l->err, rc, "%s (%s, [%d, %d]): %s", module,
+                       mc_disk_name(p.disk.fmt), n, k,
+                       why ? why : "not supported by this backend");
     p.w.q = mc_mem_take(&l->m->mem, need.q);
     p.w.scale = mc_mem_take(&l->m->mem, need.scale);
     p.w.zero = mc_mem_take(&l->m->mem, need.zero);
@@ -63,7 +68,8 @@ static int matrix(struct loader *l, const char *module, int32_t n, int32_t k, st
 }
 
 /* A vector of n floats; *out stays NULL when it is optional and absent. */
-static int vector(struct loader *l, const char *name, int32_t n, bool optional, float **out)
+static int vector(struct loader *l, const char *name, int32_t n, bool optional,
+                  float **out)
 {
     size_t bytes = (size_t)n * sizeof(float);
     float *host = malloc(bytes);
@@ -83,8 +89,8 @@ static int vector(struct loader *l, const char *name, int32_t n, bool optional, 
     return rc;
 }
 
-static int layer_matrix(struct loader *l, int32_t i, const char *part, int32_t n, int32_t k,
-                        struct mc_w *w)
+static int layer_matrix(struct loader *l, int32_t i, const char *part, int32_t n,
+                        int32_t k, struct mc_w *w)
 {
     char name[96];
     int rc;
@@ -96,8 +102,8 @@ static int layer_matrix(struct loader *l, int32_t i, const char *part, int32_t n
     return rc;
 }
 
-static int layer_vector(struct loader *l, int32_t i, const char *part, int32_t n, bool optional,
-                        float **out)
+static int layer_vector(struct loader *l, int32_t i, const char *part, int32_t n,
+                        bool optional, float **out)
 {
     char name[96];
 
@@ -121,9 +127,11 @@ static int load_attention(struct loader *l, int32_t i, struct mc_layer *y)
             rc = layer_vector(l, i, name, n[j], false, &y->qkv_bias[j]);
     }
     if (rc == 0 && c->qk_norm)
-        rc = layer_vector(l, i, "self_attn.q_norm.weight", c->head_dim, false, &y->q_norm);
+        rc = layer_vector(l, i, "self_attn.q_norm.weight", c->head_dim, false,
+                          &y->q_norm);
     if (rc == 0 && c->qk_norm)
-        rc = layer_vector(l, i, "self_attn.k_norm.weight", c->head_dim, false, &y->k_norm);
+        rc = layer_vector(l, i, "self_attn.k_norm.weight", c->head_dim, false,
+                          &y->k_norm);
     if (rc == 0)
         rc = layer_matrix(l, i, "self_attn.o_proj", c->hidden, n[0], &y->o);
     return rc;
@@ -176,7 +184,8 @@ static int load_rope(struct loader *l)
         return mc_fail(l->err, MC_ENOMEM, "no memory for the rotary table");
     rc = mc_rope_freqs(&m->cfg, l->c, freq, &m->rope_mul, l->err);
     if (rc == 0) {
-        m->inv_freq = mc_mem_put(&m->mem, freq, (size_t)m->cfg.head_dim / 2 * sizeof(float));
+        m->inv_freq = mc_mem_put(&m->mem, freq,
+                                 (size_t)m->cfg.head_dim / 2 * sizeof(float));
         if (!m->inv_freq)
             rc = mc_fail(l->err, MC_ENOMEM, "no device memory for the rotary table");
     }
@@ -184,8 +193,9 @@ static int load_rope(struct loader *l)
     return rc;
 }
 
-int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c, const struct mc_config *cfg,
-                  int32_t n_real, struct mc_model *m, struct mc_err *err)
+int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
+                  const struct mc_config *cfg, int32_t n_real, struct mc_model *m,
+                  struct mc_err *err)
 {
     struct loader l = {.m = m, .c = c, .err = err};
     int rc;

@@ -32,15 +32,17 @@ struct mc_model {
     float *norm, *inv_freq; /* [H], [d/2] */
     float rope_mul;
     struct mc_layer *layer;
-    uint64_t body_bytes, head_bytes; /* weight bytes that a pass reads; with sampled rows */
+    uint64_t body_bytes,
+        head_bytes; /* weight bytes that a pass reads; with sampled rows */
     uint64_t weight_bytes;           /* resident */
     struct mc_mem mem;               /* what it owns on the device */
 };
 
 /* Loads everything onto the backend. n_real: the tokenizer's ids, at most cfg.vocab. The
  * checkpoint may be closed afterwards. The backend must outlive the model. */
-int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c, const struct mc_config *cfg,
-                  int32_t n_real, struct mc_model *out, struct mc_err *err);
+int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
+                  const struct mc_config *cfg, int32_t n_real, struct mc_model *out,
+                  struct mc_err *err);
 void mc_model_close(struct mc_model *m);
 
 /* Capacities of a pass. Rows are [decode | prefill]; a sequence has one decode row, so
@@ -81,7 +83,8 @@ struct mc_pass_watch {
     void (*on_layer)(void *ctx, int32_t layer);
     void *ctx;
 };
-int mc_pass_forward(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w);
+int mc_pass_forward(struct mc_pass *p, struct mc_stream *s,
+                    const struct mc_pass_watch *w);
 /* The residual stream [rows, H] and the final norm [rows, H], row type; device memory. */
 const void *mc_pass_residual(const struct mc_pass *p);
 const void *mc_pass_norm(const struct mc_pass *p);

@@ -1,8 +1,9 @@
-/* pass.c - one forward pass over ragged rows: buffers and bound params of the dense family.
+/* pass.c - one forward pass over ragged rows: buffers and bound params of the dense
+ * family.
  *
- * Owns the activation buffers. THREAD: open and close one; forward and sample the engine's.
- * Always true: after open nothing here changes: running a pass is a list of enqueues with
- * the same params, so that it can be recorded and replayed.
+ * Owns the activation buffers. THREAD: open and close one; forward and sample the
+ * engine's. Always true: after open nothing here changes: running a pass is a list of
+ * enqueues with the same params, so that it can be recorded and replayed.
  *
  * Buffers are shared where lifetimes allow: `act` feeds qkv, then gate and up; `attn` the
  * output projection; `mid` the down projection; `x` takes every partial sum that a join
@@ -50,7 +51,7 @@ struct mc_pass {
     struct mc_commit_p commit;
 };
 
-/* ---- row arrays ------------------------------------------------------------------------ */
+/* ---- row arrays -------------------------------------------------------------------- */
 
 struct cut {
     uintptr_t base; /* 0 when only sizes are summed */
@@ -65,7 +66,8 @@ static int32_t *take_i32(struct cut *c, int64_t n)
     return p;
 }
 
-static struct mc_rows cut_rows(struct cut *c, int32_t cap, int32_t cap_seq, int32_t cap_out)
+static struct mc_rows cut_rows(struct cut *c, int32_t cap, int32_t cap_seq,
+                               int32_t cap_out)
 {
     struct mc_rows r = {.cap = cap, .cap_seq = cap_seq, .cap_out = cap_out};
 
@@ -95,12 +97,11 @@ struct mc_rows mc_rows_bind(void *base, int32_t cap, int32_t cap_seq, int32_t ca
     return cut_rows(&c, cap, cap_seq, cap_out);
 }
 
-/* ---- buffers --------------------------------------------------------------------------- */
+/* ---- buffers ----------------------------------------------------------------------- */
 
-static size_t dt_bytes(uint16_t dt)
+static size_t dt_bytes(uint16_t row_dt)
 {
-    return dt == MC_F32 || dt == MC_I32 ? 4 : dt == MC_I64 ? 8 : dt == MC_F16 || dt == MC_BF16 ? 2
-                                                                                               : 1;
+    return row_dt == MC_F32 ? 4 : 2;
 }
 
 /* An activation buffer for t rows of k columns in the form that run layout w reads. */
@@ -112,13 +113,15 @@ static int take_act(struct mc_pass *p, const struct mc_w *w, int32_t t, int32_t 
         int16_t block;
         bool sums;
     } form[MC_N_ACT] = {
-        [MC_A_F32] = {4, 0, false}, [MC_A_BF16] = {2, 0, false},  [MC_A_I8] = {1, 32, true},
-        [MC_A_I16] = {2, 32, true}, [MC_A_E4M3] = {1, 128, false},
+        [MC_A_F32] = {4, 0, false},    [MC_A_BF16] = {2, 0, false},
+        [MC_A_I8] = {1, 32, true},     [MC_A_I16] = {2, 32, true},
+        [MC_A_E4M3] = {1, 128, false},
     };
     const struct mc_backend *be = p->m->be;
     uint16_t layout = be->act_of(be, w->layout);
     int32_t block = form[layout].block;
-    size_t n_scale = block ? (size_t)t * (size_t)((k + block - 1) / block) * sizeof(float) : 0;
+    size_t n_scale = block ? (size_t)t * (size_t)((k + block - 1) / block) * sizeof(float)
+                           : 0;
 
     *out = (struct mc_act){.k = k, .layout = layout};
     out->x = mc_mem_take(&p->own, (size_t)t * (size_t)k * form[layout].bytes);
@@ -160,13 +163,16 @@ static int take_buffers(struct mc_pass *p)
     return 0;
 }
 
-/* ---- binding --------------------------------------------------------------------------- */
+/* ---- binding ----------------------------------------------------------------------- */
 
 static struct mc_linear_p linear(const struct mc_pass *p, const struct mc_act *act,
                                  const struct mc_w *w, void *y)
 {
-    struct mc_linear_p l = {.n_live = &p->mem->rows.live[MC_LIVE_ROWS], .cap = p->caps.rows,
-                            .n_w = 1, .act = *act, .y_dt = p->m->be->row_dt};
+    struct mc_linear_p l = {.n_live = &p->mem->rows.live[MC_LIVE_ROWS],
+                            .cap = p->caps.rows,
+                            .n_w = 1,
+                            .act = *act,
+                            .y_dt = p->m->be->row_dt};
 
     l.w[0] = *w;
     l.y[0] = y;
@@ -176,9 +182,15 @@ static struct mc_linear_p linear(const struct mc_pass *p, const struct mc_act *a
 
 static struct mc_join_p join(const struct mc_pass *p, const float *w, bool first)
 {
-    return (struct mc_join_p){.rows = p->mem->rows, .x = p->x, .res = p->res, .w = w,
-                              .eps = p->m->cfg.norm_eps, .h = p->m->cfg.hidden, .first = first,
-                              .act = p->act, .peer = {.n = 1}};
+    return (struct mc_join_p){.rows = p->mem->rows,
+                              .x = p->x,
+                              .res = p->res,
+                              .w = w,
+                              .eps = p->m->cfg.norm_eps,
+                              .h = p->m->cfg.hidden,
+                              .first = first,
+                              .act = p->act,
+                              .peer = {.n = 1}};
 }
 
 static void bind_attention(struct mc_pass *p, int32_t i, struct layer_ops *o)
@@ -198,11 +210,23 @@ static void bind_attention(struct mc_pass *p, int32_t i, struct layer_ops *o)
         o->qkv.y[j] = out[j];
         o->qkv.pitch[j] = y->qkv[j].n;
     }
-    o->prep = (struct mc_gqa_prep_p){
-        .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = i, .h = c->n_head, .q = p->q,
-        .k = p->k, .v = p->v, .q_norm = y->q_norm, .k_norm = y->k_norm, .eps = c->norm_eps,
-        .rope = {.inv_freq = m->inv_freq, .mul = m->rope_mul, .dim = (int16_t)c->head_dim,
-                 .pair = c->rope_neighbours ? MC_ROPE_NEIGHBOURS : MC_ROPE_HALVES}};
+    o->prep = (struct mc_gqa_prep_p){.rows = s->rows,
+                                     .kv = s->kv,
+                                     .slots = s->slots,
+                                     .layer = i,
+                                     .h = c->n_head,
+                                     .q = p->q,
+                                     .k = p->k,
+                                     .v = p->v,
+                                     .q_norm = y->q_norm,
+                                     .k_norm = y->k_norm,
+                                     .eps = c->norm_eps,
+                                     .rope = {.inv_freq = m->inv_freq,
+                                              .mul = m->rope_mul,
+                                              .dim = (int16_t)c->head_dim,
+                                              .pair = c->rope_neighbours
+                                                          ? MC_ROPE_NEIGHBOURS
+                                                          : MC_ROPE_HALVES}};
     o->attn = (struct mc_gqa_attn_p){
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = i, .h = c->n_head,
         .n_part = n_part, .window = c->window, .cap_decode = p->caps.seqs,
@@ -222,8 +246,12 @@ static void bind_layer(struct mc_pass *p, int32_t i)
 
     bind_attention(p, i, o);
     o->mid = join(p, y->mlp_norm, false);
-    o->glu = (struct mc_glu_p){.n_live = &p->mem->rows.live[MC_LIVE_ROWS], .cap = p->caps.rows,
-                               .act = p->act, .gate = y->gate, .up = y->up, .out = p->mid};
+    o->glu = (struct mc_glu_p){.n_live = &p->mem->rows.live[MC_LIVE_ROWS],
+                               .cap = p->caps.rows,
+                               .act = p->act,
+                               .gate = y->gate,
+                               .up = y->up,
+                               .out = p->mid};
     o->down = linear(p, &p->mid, &y->down, p->x);
     o->next = join(p, last ? m->norm : m->layer[i + 1].attn_norm, false);
     if (last) { /* only the rows that need logits are quantised, after gather_rows */
@@ -243,7 +271,9 @@ static void bind_ends(struct mc_pass *p)
     p->embed =
         (struct mc_embed_p){.rows = s->rows, .w = m->embed, .slots = s->slots, .x = p->x};
     p->first = join(p, m->layer[0].attn_norm, true);
-    p->gather = (struct mc_gather_rows_p){.rows = s->rows, .norm = p->norm, .h = m->cfg.hidden,
+    p->gather = (struct mc_gather_rows_p){.rows = s->rows,
+                                          .norm = p->norm,
+                                          .h = m->cfg.hidden,
                                           .out = p->picked};
     p->quant = (struct mc_quant_p){.n_live = n_out, .cap = p->caps.outs, .x = p->picked,
                                    .act = p->last};
@@ -251,10 +281,19 @@ static void bind_ends(struct mc_pass *p)
     p->head.n_live = n_out;
     p->head.cap = p->caps.outs;
     p->head.y_dt = MC_F32;
-    p->chain = (struct mc_chain_p){
-        .rows = s->rows, .logits = s->logits, .raw = s->raw, .vocab = v, .n_real = m->n_real,
-        .pitch = v, .slots = s->slots, .counts = s->counts, .bias = s->bias, .masks = s->masks,
-        .eos = s->eos, .n_eos = m->cfg.n_eos, .stat = s->stat};
+    p->chain = (struct mc_chain_p){.rows = s->rows,
+                                   .logits = s->logits,
+                                   .raw = s->raw,
+                                   .vocab = v,
+                                   .n_real = m->n_real,
+                                   .pitch = v,
+                                   .slots = s->slots,
+                                   .counts = s->counts,
+                                   .bias = s->bias,
+                                   .masks = s->masks,
+                                   .eos = s->eos,
+                                   .n_eos = m->cfg.n_eos,
+                                   .stat = s->stat};
     p->sample = (struct mc_sample_p){.rows = s->rows, .logits = s->logits, .raw = s->raw,
                                      .vocab = v, .n_real = m->n_real, .pitch = v,
                                      .slots = s->slots, .stat = s->stat, .out = s->out};
@@ -263,7 +302,8 @@ static void bind_ends(struct mc_pass *p)
 }
 
 /* Asks an operation whether it takes these params; scratch is shared by all. */
-static int ask(struct mc_pass *p, enum mc_op_id id, const void *params, struct mc_err *err)
+static int ask(struct mc_pass *p, enum mc_op_id id, const void *params,
+               struct mc_err *err)
 {
     const struct mc_op *op = p->m->be->op[id];
     struct mc_need need = {0};
@@ -271,7 +311,8 @@ static int ask(struct mc_pass *p, enum mc_op_id id, const void *params, struct m
     int rc;
 
     if (!op)
-        return mc_fail(err, MC_EUNSUP, "backend %s has no operation %d", p->m->be->name, id);
+        return mc_fail(err, MC_EUNSUP, "backend %s has no operation %d", p->m->be->name,
+                       id);
     if (!op->need)
         return 0;
     rc = op->need(params, &need, &why);
@@ -316,16 +357,18 @@ static int same_forms(const struct mc_pass *p, struct mc_err *err)
 
     for (int32_t i = 0; i < p->m->cfg.n_layer; i++) {
         const struct mc_layer *y = &p->m->layer[i];
-        const struct mc_w *of_act[] = {&y->qkv[0], &y->qkv[1], &y->qkv[2], &y->gate, &y->up};
+        const struct mc_w *of_act[] = {&y->qkv[0], &y->qkv[1], &y->qkv[2], &y->gate,
+                                       &y->up};
 
         for (size_t j = 0; j < sizeof of_act / sizeof of_act[0]; j++)
             if (be->act_of(be, of_act[j]->layout) != p->act.layout)
-                return mc_fail(err, MC_EUNSUP,
-                               "layer %d mixes weight formats that read different activations",
-                               i);
+                return mc_fail(
+                    err, MC_EUNSUP,
+                    "layer %d mixes weight formats that read different activations", i);
         if (be->act_of(be, y->o.layout) != p->attn.layout ||
             be->act_of(be, y->down.layout) != p->mid.layout)
-            return mc_fail(err, MC_EUNSUP, "layer %d has other weight formats than layer 0", i);
+            return mc_fail(err, MC_EUNSUP,
+                           "layer %d has other weight formats than layer 0", i);
     }
     return 0;
 }
@@ -358,7 +401,8 @@ int mc_pass_open(const struct mc_model *m, const struct mc_pass_caps *caps,
         goto fail;
     p->scratch = mc_mem_take(&p->own, p->scratch_bytes);
     if (p->scratch_bytes && !p->scratch) {
-        rc = mc_fail(err, MC_ENOMEM, "no memory for %zu bytes of scratch", p->scratch_bytes);
+        rc = mc_fail(err, MC_ENOMEM, "no memory for %zu bytes of scratch",
+                     p->scratch_bytes);
         goto fail;
     }
     for (int32_t i = 0; i < m->cfg.n_layer; i++)
@@ -380,7 +424,7 @@ void mc_pass_close(struct mc_pass *p)
     free(p);
 }
 
-/* ---- running --------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------- */
 
 /* Enqueues in order and stops at the first refusal. */
 #define RUN(name, params)                            \

@@ -20,7 +20,8 @@ static double llama3(const struct mc_config *c, double freq)
 }
 
 /* A GGUF stores llama3's scaling as one divisor a pair. */
-static int divide_by_file(const struct mc_ckpt *ck, int32_t n, float *out, struct mc_err *err)
+static int divide_by_file(const struct mc_ckpt *ck, int32_t n, float *out,
+                          struct mc_err *err)
 {
     float *f;
     int rc;
@@ -41,8 +42,8 @@ static int divide_by_file(const struct mc_ckpt *ck, int32_t n, float *out, struc
     return rc;
 }
 
-int mc_rope_freqs(const struct mc_config *c, const struct mc_ckpt *ck, float *out, float *mul,
-                  struct mc_err *err)
+int mc_rope_freqs(const struct mc_config *c, const struct mc_ckpt *ck, float *out,
+                  float *mul, struct mc_err *err)
 {
     int32_t n = c->head_dim / 2;
 
@@ -60,8 +61,9 @@ int mc_rope_freqs(const struct mc_config *c, const struct mc_ckpt *ck, float *ou
             freq = llama3(c, freq);
             break;
         case MC_ROPE_YARN:
-            return mc_fail_param(err, MC_EUNSUP, "rope_scaling",
-                                 "rope_scaling type yarn is not supported for this family");
+            return mc_fail_param(
+                err, MC_EUNSUP, "rope_scaling",
+                "rope_scaling type yarn is not supported for this family");
         }
         out[i] = (float)freq;
     }

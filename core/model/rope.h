@@ -7,11 +7,12 @@
 
 struct mc_ckpt;
 
-/* out: [head_dim / 2] frequencies, scaled as the config says; *mul: factor on cos and sin.
- * Sources: plain theta^(-2i/d); linear divides by factor; llama3 as published with Llama
- * 3.1 (wavelengths beyond original/low are divided by factor, those below original/high
- * stay, between them a linear blend). A GGUF's rope_freqs.weight divides instead. */
-int mc_rope_freqs(const struct mc_config *cfg, const struct mc_ckpt *c, float *out, float *mul,
-                  struct mc_err *err);
+/* out: [head_dim / 2] frequencies, scaled as the config says; *mul: factor on cos and
+ * sin. Sources: plain theta^(-2i/d); linear divides by factor; llama3 as published with
+ * Llama 3.1 (wavelengths beyond original/low are divided by factor, those below
+ * original/high stay, between them a linear blend). A GGUF's rope_freqs.weight divides
+ * instead. */
+int mc_rope_freqs(const struct mc_config *cfg, const struct mc_ckpt *c, float *out,
+                  float *mul, struct mc_err *err);
 
 #endif

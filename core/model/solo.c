@@ -60,15 +60,16 @@ static int take_all(struct mc_solo *s)
     d->raw = mc_mem_take(&s->mem, outs * v * sizeof(float));
     d->stat = mc_mem_take(&s->mem, outs * 4 * sizeof(float));
     d->out = mc_mem_take(&s->mem, outs * sizeof *d->out);
-    return kv->base && kv->table && kv->want_tag && kv->tag && s->rows_dev && s->stage_base &&
-                   s->init && s->n_init && s->delta && s->slot_in && d->slots && d->counts &&
-                   d->bias && d->masks && d->eos && d->logits && d->raw && d->stat && d->out
+    return kv->base && kv->table && kv->want_tag && kv->tag && s->rows_dev &&
+                   s->stage_base && s->init && s->n_init && s->delta && s->slot_in &&
+                   d->slots && d->counts && d->bias && d->masks && d->eos && d->logits &&
+                   d->raw && d->stat && d->out
                ? 0
                : MC_ENOMEM;
 }
 
-int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o, struct mc_solo **out,
-                 struct mc_err *err)
+int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o,
+                 struct mc_solo **out, struct mc_err *err)
 {
     struct mc_pass_caps caps = {.rows = o->rows, .seqs = 1, .outs = o->outs,
                                 .context = o->context};
@@ -118,8 +119,8 @@ void mc_solo_reset(struct mc_solo *s)
 }
 
 /* Fills the staging of one run; everything of the slot and its table at position 0. */
-static void stage(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
-                  int32_t n_out, struct mc_table_apply_p *up)
+static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
+                  const int32_t *out_row, int32_t n_out, struct mc_table_apply_p *up)
 {
     int32_t *live = s->stage_base;
     int32_t n_delta = 0;
@@ -138,7 +139,8 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_
     ((int32_t *)(uintptr_t)s->stage.kv_len)[0] = s->pos + n;
     ((int32_t *)(uintptr_t)s->stage.slot)[0] = 0;
     if (n_out)
-        memcpy((int32_t *)(uintptr_t)s->stage.out_row, out_row, (size_t)n_out * sizeof *out_row);
+        memcpy((int32_t *)(uintptr_t)s->stage.out_row, out_row,
+               (size_t)n_out * sizeof *out_row);
     *s->n_init = 0;
     if (s->pos == 0) {
         *s->slot_in = (struct mc_slot){.tok = -1, .samp = {.top_p = 1, .rep = 1}};
@@ -151,11 +153,17 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_
         }
         *s->n_init = s->n_page;
     }
-    *up = (struct mc_table_apply_p){
-        .kv = s->dev.kv, .slots = s->dev.slots, .counts = s->dev.counts, .bias = s->dev.bias,
-        .vocab = s->m->cfg.vocab, .rows_from = s->stage_base, .rows_to = s->rows_dev,
-        .rows_bytes = s->rows_bytes, .delta = s->delta, .n_delta = n_delta,
-        .slots_in = s->slot_in};
+    *up = (struct mc_table_apply_p){.kv = s->dev.kv,
+                                    .slots = s->dev.slots,
+                                    .counts = s->dev.counts,
+                                    .bias = s->dev.bias,
+                                    .vocab = s->m->cfg.vocab,
+                                    .rows_from = s->stage_base,
+                                    .rows_to = s->rows_dev,
+                                    .rows_bytes = s->rows_bytes,
+                                    .delta = s->delta,
+                                    .n_delta = n_delta,
+                                    .slots_in = s->slot_in};
 }
 
 int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
@@ -163,13 +171,16 @@ int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t 
                 struct mc_err *err)
 {
     struct mc_backend *be = s->m->be;
-    struct mc_page_init_p init = {.kv = s->dev.kv, .list = &s->init[0][0], .n_list = s->n_init,
+    struct mc_page_init_p init = {.kv = s->dev.kv,
+                                  .list = &s->init[0][0],
+                                  .n_list = s->n_init,
                                   .cap = s->n_page};
     struct mc_table_apply_p up;
     int rc;
 
     if (n < 1 || n > s->o.rows || n_out > s->o.outs || s->pos + n > s->o.context)
-        return mc_fail(err, MC_EARG, "%d rows at position %d of %d", n, s->pos, s->o.context);
+        return mc_fail(err, MC_EARG, "%d rows at position %d of %d", n, s->pos,
+                       s->o.context);
     stage(s, ids, n, out_row, n_out, &up);
     rc = mc_k_page_init(be, s->stream, &init);
     if (rc == 0)

@@ -1,8 +1,8 @@
 /* solo.h - one sequence run by hand through a pass: no engine, no policy.
  *
  * For eval and benchmarks, which want logits at chosen positions, the residual stream
- * between layers, or a pass's time. OWNS its pass, KV pages and stream; reads results from
- * device memory, so it takes host backends only. THREAD: one. */
+ * between layers, or a pass's time. OWNS its pass, KV pages and stream; reads results
+ * from device memory, so it takes host backends only. THREAD: one. */
 #ifndef MC_MODEL_SOLO_H
 #define MC_MODEL_SOLO_H
 
@@ -18,13 +18,14 @@ struct mc_solo_opts {
     enum mc_kv_layout kv;
 };
 
-int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o, struct mc_solo **out,
-                 struct mc_err *err);
+int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o,
+                 struct mc_solo **out, struct mc_err *err);
 void mc_solo_close(struct mc_solo *s);
 /* Back to position 0 with clean pages. */
 void mc_solo_reset(struct mc_solo *s);
-/* The next n ids (at most rows). out_row: [n_out] rows of these n whose logits are wanted.
- * *logits: f32 [n_out, V], valid until the next run. A watch may wait on mc_solo_wait. */
+/* The next n ids (at most rows). out_row: [n_out] rows of these n whose logits are
+ * wanted. *logits: f32 [n_out, V], valid until the next run. A watch may wait on
+ * mc_solo_wait. */
 int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
                 int32_t n_out, const struct mc_pass_watch *watch, const float **logits,
                 struct mc_err *err);

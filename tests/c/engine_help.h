@@ -1,5 +1,6 @@
 /* engine_help.h - what the engine's tests share: an engine on tiny-llama, a sink that
- * collects, prompts and their golden continuations. THREAD: the test's; sinks have a lock. */
+ * collects, prompts and their golden continuations. THREAD: the test's; sinks have a
+ * lock. */
 #ifndef MC_ENGINE_HELP_H
 #define MC_ENGINE_HELP_H
 

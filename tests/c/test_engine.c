@@ -2,7 +2,8 @@
  * reuse, preemption, cancel, limits, and policies that misbehave. */
 #include "tests/c/engine_help.h"
 
-static struct got *run_one(struct mc_engine *e, const int32_t *ids, int32_t n, int32_t limit)
+static struct got *run_one(struct mc_engine *e, const int32_t *ids, int32_t n,
+                           int32_t limit)
 {
     struct got *g = got_new();
     struct mc_request r = ask_for(ids, n, limit, g);
@@ -98,7 +99,8 @@ static void engine_batch_gives_each_stream_its_solo_tokens(void **state)
 static void engine_pipelined_equals_synchronous(void **state)
 {
     (void)state;
-    same_runs(&(struct mc_engine_opts){.sync = true}, true, &(struct mc_engine_opts){0}, true);
+    same_runs(&(struct mc_engine_opts){.sync = true}, true, &(struct mc_engine_opts){0},
+              true);
 }
 
 static void engine_small_chunks_change_nothing(void **state)
@@ -141,7 +143,7 @@ static void engine_reads_the_weights_once_a_step_whatever_the_batch(void **state
     assert_true(per_step[0] == per_step[1] && per_step[1] == per_step[2]);
 }
 
-/* ---- prefix ------------------------------------------------------------------------------- */
+/* ---- prefix ------------------------------------------------------------------------ */
 
 static void engine_repeated_prompt_reuses_whole_pages_only(void **state)
 {
@@ -192,7 +194,7 @@ static void engine_other_salt_or_tenant_does_not_share(void **state)
     mc_engine_close(e);
 }
 
-/* ---- pages run out -------------------------------------------------------------------------- */
+/* ---- pages run out ----------------------------------------------------------------- */
 
 /* A pool of n pages of tiny-llama in f32: 4 layers, 2 heads of 32, K and V. */
 static uint64_t pool(int n)
@@ -240,7 +242,8 @@ static void engine_preempts_and_recomputes_the_same_tokens(void **state)
 
 static void engine_one_that_fills_the_pool_ends_alone(void **state)
 {
-    struct mc_engine *e = engine_open(&(struct mc_engine_opts){.kv_bytes = pool(4)}, NULL);
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){.kv_bytes = pool(4)},
+                                      NULL);
     int32_t ids[10];
     struct got *g;
 
@@ -257,7 +260,7 @@ static void engine_one_that_fills_the_pool_ends_alone(void **state)
     mc_engine_close(e);
 }
 
-/* ---- cancel ----------------------------------------------------------------------------------- */
+/* ---- cancel ------------------------------------------------------------------------ */
 
 static void engine_cancel_gives_everything_back_in_every_state(void **state)
 {
@@ -327,7 +330,7 @@ static void engine_stop_ends_what_runs_and_waits(void **state)
     mc_engine_close(e);
 }
 
-/* ---- ends --------------------------------------------------------------------------------------- */
+/* ---- ends -------------------------------------------------------------------------- */
 
 static void engine_stops_at_ids_and_limits(void **state)
 {
@@ -448,7 +451,7 @@ static void engine_queue_full_is_a_limit(void **state)
     mc_engine_close(e);
 }
 
-/* ---- sampling ----------------------------------------------------------------------------------- */
+/* ---- sampling ---------------------------------------------------------------------- */
 
 static struct got *sample(struct mc_engine *e, uint64_t seed, double temperature,
                           const struct mc_bias *bias, int32_t n_bias)
@@ -525,7 +528,7 @@ static void engine_penalties_count_what_was_generated_only(void **state)
     mc_engine_close(e);
 }
 
-/* ---- policies that misbehave ------------------------------------------------------------------------ */
+/* ---- policies that misbehave ------------------------------------------------------- */
 
 static int plan_nothing(void *self, struct mc_step_view *v, struct mc_plan *p,
                         struct mc_err *err)
@@ -549,7 +552,9 @@ static int plan_garbage(void *self, struct mc_step_view *v, struct mc_plan *p,
     int32_t n;
 
     for (uint32_t i = 0; i < 40; i++)
-        p->item[p->n++] = (struct mc_item){.seq = i * 1000003u, .gen = i, .what = (uint16_t)i,
+        p->item[p->n++] = (struct mc_item){.seq = i * 1000003u,
+                                           .gen = i,
+                                           .what = (uint16_t)i,
                                            .n = (int32_t)(i * 0x7FFFFFF)};
     mc_policy_builtin.ops->plan(self, v, p, err);
     n = p->n;
@@ -641,7 +646,9 @@ static int pick_second(void *self, const struct mc_cands *c, struct mc_pick_seq 
 
 static void policy_pick_of_candidate_two_gives_the_second_best(void **state)
 {
-    const struct mc_policy_ops ops = {.plan = NULL, .chain = chain_pick, .pick = pick_second};
+    const struct mc_policy_ops ops = {.plan = NULL,
+                                      .chain = chain_pick,
+                                      .pick = pick_second};
     struct mc_policy_ops use = ops;
     const struct mc_policy p = {&use, NULL};
     struct mc_engine *e;

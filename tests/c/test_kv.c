@@ -120,7 +120,8 @@ static void kv_equal_hash_with_other_ids_is_a_miss(void **state)
 
 static void kv_other_salt_or_length_gives_another_root(void **state)
 {
-    struct mc_hash a = mc_kv_root("ab", 2), b = mc_kv_root("a", 1), c = mc_kv_root("ab\0", 3);
+    struct mc_hash a = mc_kv_root("ab", 2), b = mc_kv_root("a", 1),
+                   c = mc_kv_root("ab\0", 3);
 
     (void)state;
     assert_true(a.lo != b.lo && a.lo != c.lo && b.lo != c.lo);
