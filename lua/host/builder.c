@@ -59,14 +59,15 @@ static void find_call(struct mc_policies *p, struct mc_stepvm *lost, char *at, s
 {
     struct mc_step_opts o = step_opts(p);
     struct mc_stepvm *s;
+    int rc;
 
     at[0] = 0;
     o.follow = true;
     o.hook_us = FIND_US;
     p->trying = true;
     if (mc_stepvm_open(&o, lost->gen, &s, at, n, NULL) == 0) {
-        if (mc_stepvm_replay(s, lost, NULL) == MC_EBUDGET)
-            snprintf(at, n, "%s", s->vm->at);
+        rc = mc_stepvm_replay(s, lost, NULL);
+        snprintf(at, n, "%s", rc == MC_EBUDGET || rc == MC_ENOMEM ? s->vm->at : "");
         mc_stepvm_close(s);
     }
     p->trying = false;
@@ -94,7 +95,7 @@ static int open_vm(struct mc_policies *p, struct mc_generation *g, struct mc_ste
     char at[80] = "";
     int rc = mc_stepvm_open(&o, g, out, NULL, 0, err);
 
-    if (rc == MC_EBUDGET) {
+    if (rc == MC_EBUDGET || rc == MC_ENOMEM) {
         find_load(p, g, at, sizeof at);
         say_where(err, at);
     }
@@ -110,7 +111,7 @@ static int try_vm(struct mc_policies *p, struct mc_stepvm **s, struct mc_err *er
     p->trying = true;
     rc = mc_dryrun(*s, &p->record, err);
     p->trying = false;
-    if (rc == MC_EBUDGET) {
+    if (rc == MC_EBUDGET || rc == MC_ENOMEM) {
         find_call(p, *s, at, sizeof at);
         say_where(err, at);
     }
@@ -257,10 +258,11 @@ static void take_dead(struct mc_policies *p)
         next = s->next;
         if (s->vm->lost) {
             find_call(p, s, at, sizeof at);
-            snprintf(text, sizeof text, "generation %u: %s ran over its %d ms%s%s; VM %d of %d "
+            snprintf(text, sizeof text, "generation %u: %s used up its %s%s%s; VM %d of %d "
                      "abandoned", s->gen->number, mc_hook_names[s->last],
-                     MC_GATE_HOOK_US / 1000, at[0] ? " at " : " (not when run again)", at,
-                     atomic_load(&p->lost), MC_LOST_MAX);
+                     s->vm->lost == MC_EBUDGET ? "time" : "memory",
+                     at[0] ? " at " : " (not when run again)", at, atomic_load(&p->lost),
+                     MC_LOST_MAX);
             mc_builder_error(p, text);
         }
         mc_stepvm_close(s);

@@ -66,11 +66,17 @@ int mc_gate_handler(lua_State *L)
     return 1;
 }
 
+static int no_memory(const struct mc_vm *vm, struct mc_err *err)
+{
+    return mc_fail(err, MC_ENOMEM, "not enough memory: the VM's %zu MB are used up",
+                   mc_arena_cap(vm->arena) >> 20);
+}
+
 int mc_gate_call(struct mc_vm *vm, int n_arg, int n_result, int64_t budget_us,
                  struct mc_err *err)
 {
     struct mc_limit *l = mc_limit_get(err);
-    int rc;
+    int rc, why;
 
     if (!l) {
         lua_pop(vm->L, n_arg + 1);
@@ -78,10 +84,13 @@ int mc_gate_call(struct mc_vm *vm, int n_arg, int n_result, int64_t budget_us,
     }
     vm->text[0] = 0;
     vm->trace[0] = 0;
-    if (sigsetjmp(*mc_limit_env(l), 0)) {
+    why = sigsetjmp(*mc_limit_env(l), 0);
+    if (why) {
         mc_limit_disarm(l);
-        vm->lost = true;
-        return mc_fail(err, MC_EBUDGET, "ran over its %d ms", (int)(budget_us / 1000));
+        vm->lost = why == MC_LIMIT_TIME ? MC_EBUDGET : MC_ENOMEM;
+        if (why == MC_LIMIT_TIME)
+            return mc_fail(err, MC_EBUDGET, "ran over its %d ms", (int)(budget_us / 1000));
+        return no_memory(vm, err);
     }
     mc_limit_arm(l, vm->L, budget_us);
     rc = lua_pcall(vm->L, n_arg, n_result, MC_VM_STACK_TOP);
@@ -90,7 +99,6 @@ int mc_gate_call(struct mc_vm *vm, int n_arg, int n_result, int64_t budget_us,
         return 0;
     lua_pop(vm->L, 1);
     if (rc == LUA_ERRMEM)
-        return mc_fail(err, MC_ENOMEM, "not enough memory: the VM's %zu MB are used up",
-                       mc_arena_cap(vm->arena) >> 20);
+        return no_memory(vm, err);
     return mc_fail(err, MC_EPOLICY, "%s", vm->text[0] ? vm->text : "error in error handling");
 }

@@ -24,7 +24,7 @@ enum {
  * it was without function and arguments.
  *   MC_EPOLICY  an error: err->text is its text, "file:line: ..." when it had a place;
  *               vm->trace the traceback
- *   MC_ENOMEM   the VM's memory is used up; close it soon
+ *   MC_ENOMEM   the VM's memory is used up: close it soon; vm->lost is set if it compiles
  *   MC_EBUDGET  it ran over its budget; vm->lost is set */
 int mc_gate_call(struct mc_vm *vm, int n_arg, int n_result, int64_t budget_us,
                  struct mc_err *err);

@@ -249,7 +249,7 @@ static int end(struct mc_policies *p, enum mc_hook h, uint64_t t0, int rc, struc
     p->off = ~0u;
     p->live = NULL;
     mc_hooks_bury(p, s);
-    if (rc == MC_EBUDGET && atomic_fetch_add(&p->lost, 1) + 1 >= MC_LOST_MAX) {
+    if (atomic_fetch_add(&p->lost, 1) + 1 >= MC_LOST_MAX) {
         atomic_store(&p->degraded, true);
         set_numbers(p, 0, 0);
         mc_hooks_bury(p, p->kept);

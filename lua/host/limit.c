@@ -134,7 +134,7 @@ static void on_signal(int sig, siginfo_t *info, void *context)
     left = l->deadline - now_ns(CLOCK_THREAD_CPUTIME_ID);
     if (left <= 0 && !held && may_leave(pc_of(context))) {
         armed = NULL;
-        siglongjmp(l->env, 1);
+        siglongjmp(l->env, MC_LIMIT_TIME);
     }
     l->retrying = true;
     set_timer(l->retry, left > RETRY_NS ? left : RETRY_NS);
@@ -217,13 +217,8 @@ static struct mc_limit *list;
 
 static void on_hook(lua_State *L, lua_Debug *ar)
 {
-    struct mc_limit *l = armed;
-
     (void)L, (void)ar;
-    if (!l || held)
-        return;
-    armed = NULL;
-    siglongjmp(l->env, 1);
+    mc_limit_leave(MC_LIMIT_TIME);
 }
 
 static void *watch(void *arg)
@@ -338,6 +333,16 @@ struct mc_limit *mc_limit_get(struct mc_err *err)
 sigjmp_buf *mc_limit_env(struct mc_limit *l)
 {
     return &l->env;
+}
+
+void mc_limit_leave(int why)
+{
+    struct mc_limit *l = armed;
+
+    if (!l || held)
+        return;
+    armed = NULL;
+    siglongjmp(l->env, why);
 }
 
 void mc_limit_hold(void)

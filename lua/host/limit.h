@@ -1,7 +1,9 @@
-/* limit.h - a time limit on Lua code that cannot be caught: leave by a jump.
+/* limit.h - limits on Lua code that cannot be caught: leave by a jump.
  *
  * A runaway script is left by siglongjmp from a timer's signal, so that no pcall, error
- * handler or loop in compiled code can hold it. The VM is broken afterwards and must be
+ * handler or loop in compiled code can hold it. Memory is limited by the same jump in VMs
+ * that compile: this LuaJIT crashes now and then when an allocation fails on a trace
+ * (LuaJIT issues 52 and 1247), so it never sees one fail. The VM is broken afterwards and must be
  * given up whole (mc_vm_abandon). THREAD: each thread has its own limit; one is armed at a
  * time. Used by gate.c and by C functions that Lua calls (hold, release).
  *
@@ -42,11 +44,16 @@ struct mc_limit;
  * when the system refuses the timers or libluajit is not a shared object. */
 struct mc_limit *mc_limit_get(struct mc_err *err);
 
-/* The caller does `if (sigsetjmp(*mc_limit_env(l), 0)) { ran over }` in the frame that
- * stays until disarm. us: CPU time of this thread (wall time under TSan). */
+enum { MC_LIMIT_TIME = 1, MC_LIMIT_MEMORY = 2 };
+
+/* The caller does `why = sigsetjmp(*mc_limit_env(l), 0)` in the frame that stays until
+ * disarm: 0, or what it was left for. us: CPU time of this thread (wall time under TSan). */
 sigjmp_buf *mc_limit_env(struct mc_limit *l);
 void mc_limit_arm(struct mc_limit *l, struct lua_State *L, int64_t us);
 void mc_limit_disarm(struct mc_limit *l);
+
+/* Leaves from inside the allocator. Returns when no limit is armed on this thread. */
+void mc_limit_leave(int why);
 
 /* Around effects outside the VM in a C function called from Lua: never held while anything
  * may raise. Not counted: pairs don't nest. */

@@ -13,8 +13,8 @@
  *     that hook until the step ends. A step in which any hook failed is a bad step; three
  *     in a row (of steps that called a hook), or ten in 1,000, roll back to the kept
  *     generation, or to the built-in policy when there is none.
- *  4. A hook that runs over its budget costs its VM: the spare goes on from the next call,
- *     and no hook is called until the step ends. After 32 lost VMs scripts are off until
+ *  4. A hook that runs over its time or memory costs its VM: the spare goes on, and no hook
+ *     is called until the step ends. After 32 lost VMs scripts are off until
  *     the process restarts ("degraded"): each leaves its machine code mapped.
  *  5. What must outlive a VM is here or in the engine: declared state, vocabulary sets.
  *
@@ -72,7 +72,7 @@ struct mc_policies_status {
     uint32_t live, kept, next; /* generation numbers; live 0: built-in policy in C */
     char dir[256];             /* of the chosen directory, "" for the built-in set */
     bool degraded;
-    int lost;              /* VMs that ran over a hook's budget */
+    int lost;              /* VMs that ran over time or memory */
     uint32_t rollbacks;    /* by failure */
     char error[400];       /* last refusal or failure, "" when none since the last success */
     struct mc_hook_stats hook[MC_N_HOOK];

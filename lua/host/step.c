@@ -91,6 +91,7 @@ int mc_stepvm_open(const struct mc_step_opts *o, struct mc_generation *g,
     rc = mc_vm_protect(s->vm, set_up, s, err);
     if (rc < 0)
         goto fail;
+    mc_vm_compile(s->vm);
     if (o->follow)
         mc_vm_follow(s->vm);
     s->shown->io.loading = 1;

@@ -67,7 +67,8 @@ void mc_stepvm_close(struct mc_stepvm *s); /* also a lost one; NULL is accepted 
 bool mc_stepvm_has(const struct mc_stepvm *s, enum mc_hook h);
 
 /* The hooks, as in core/engine/policy.h; state: the scheduler's slots. Seqs' state must
- * already follow this VM's layout. Only for hooks that it has. MC_EBUDGET: the VM is lost. */
+ * already follow this VM's layout. Only for hooks that it has. MC_EBUDGET, MC_ENOMEM:
+ * the VM is lost. */
 int mc_stepvm_plan(struct mc_stepvm *s, struct mc_step_view *v, struct mc_plan *p,
                    double *state, struct mc_err *err);
 int mc_stepvm_evict(struct mc_stepvm *s, struct mc_step_view *v, int32_t need,

@@ -23,8 +23,13 @@ static char modules_key, handler_key;
 
 static void *vm_alloc(void *ud, void *p, size_t old, size_t n)
 {
+    struct mc_vm *vm = ud;
+    void *q = mc_arena_realloc(vm->arena, p, n);
+
     (void)old;
-    return mc_arena_realloc(((struct mc_vm *)ud)->arena, p, n);
+    if (!q && n > 0 && vm->jit)
+        mc_limit_leave(MC_LIMIT_MEMORY);
+    return q;
 }
 
 struct mc_vm *mc_vm_of(lua_State *L)
@@ -124,9 +129,10 @@ int mc_vm_protect(struct mc_vm *vm, lua_CFunction fn, void *arg, struct mc_err *
 
 static int open_state(lua_State *L)
 {
-    if (*(bool *)lua_touserdata(L, 1)) {
-        lua_pushcfunction(L, luaopen_jit); /* turns the compiler on */
+    if (mc_vm_of(L)->jit) {
+        lua_pushcfunction(L, luaopen_jit);
         lua_call(L, 0, 0);
+        luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
     }
     mc_env_open(L);
     lua_pushlightuserdata(L, &modules_key);
@@ -157,6 +163,7 @@ struct mc_vm *mc_vm_new(enum mc_env_mode mode, size_t mem, bool jit, struct mc_e
     jit = false;
 #endif
     vm->mode = mode;
+    vm->jit = jit;
     vm->arena = mc_arena_new(mem ? mem : MC_VM_MEM);
     if (!vm->arena)
         goto nomem;
@@ -164,7 +171,7 @@ struct mc_vm *mc_vm_new(enum mc_env_mode mode, size_t mem, bool jit, struct mc_e
     if (!vm->L)
         goto nomem;
     lua_atpanic(vm->L, panic);
-    if (mc_vm_protect(vm, open_state, &jit, err) < 0)
+    if (mc_vm_protect(vm, open_state, NULL, err) < 0)
         goto fail;
     push_handler(vm->L);
     return vm;
@@ -183,6 +190,12 @@ void mc_vm_close(struct mc_vm *vm)
         lua_close(vm->L);
     mc_arena_release(vm->arena);
     free(vm);
+}
+
+void mc_vm_compile(struct mc_vm *vm)
+{
+    if (vm->jit)
+        luaJIT_setmode(vm->L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
 }
 
 static void on_line(lua_State *L, lua_Debug *ar)

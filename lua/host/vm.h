@@ -22,14 +22,16 @@ struct mc_vm {
     lua_State *L;
     struct mc_arena *arena;
     enum mc_env_mode mode;
-    bool lost;         /* left by a jump: nothing may run in it, only mc_vm_close */
+    bool jit;
+    int lost;          /* the code of why it was left by a jump, else 0: nothing may run in
+                          it any more, only mc_vm_close */
     char text[240];    /* the last error's text and where it came from, made by the */
     char trace[1024];  /* message handler; "" when it was not reached */
     char at[80];       /* with mc_vm_follow: file:line of the last line begun */
 };
 
-/* mem: bytes, 0 for MC_VM_MEM. jit false: the interpreter only (always so where the limit
- * works by a hook). */
+/* mem: bytes, 0 for MC_VM_MEM. jit: it will compile, from mc_vm_compile on (never where
+ * the limit works by a hook). */
 struct mc_vm *mc_vm_new(enum mc_env_mode mode, size_t mem, bool jit, struct mc_err *err);
 /* Closes the state, or drops it with its arena when it is lost. NULL is accepted. What
  * LuaJIT compiled stays mapped after a drop: libgcc's unwind tables point into it. */
@@ -48,6 +50,10 @@ void mc_vm_set_module(lua_State *L, const char *name);
 /* Compiles a script and gives it the environment at index env. name: "sched.lua". Text
  * only: a binary chunk is refused. */
 void mc_vm_push_script(lua_State *L, const char *name, const char *text, size_t n, int env);
+
+/* Turns the compiler on, if the VM was made with one: after the host's own set-up, which is
+ * left by errors and not by jumps. */
+void mc_vm_compile(struct mc_vm *vm);
 
 /* Notes every line that begins in vm->at: to find where a script ran away. JIT must be
  * off. */

@@ -135,8 +135,9 @@ local policy = {}
 -- the functions that the host calls for hooks.
 function policy.build()
   local chunk, file = host.load("init")
-  local init = chunk and chunk() or {}
-  check_init(file or "init.lua", init)
+  local init = {}
+  if chunk then init = chunk() end
+  check_init(file, init)
   local default = host.load("builtin/init")()
   check_init("builtin/init.lua", default)
   local opts, used = init.opts or default.opts or {}, {}
@@ -170,7 +171,7 @@ function policy.build()
   end
   for name in pairs(opts) do
     if not used[name] then
-      fail(file or "init.lua", "opts.%s is for no file that runs%s", tostring(name), near.hint(name, used))
+      fail(file, "opts.%s is for no file that runs%s", tostring(name), near.hint(name, used))
     end
   end
   return run
