@@ -177,6 +177,8 @@ int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
         rc = mc_pass_open(&e->model, &caps, &e->dev, &e->pass, err);
     if (rc == 0 && e->be->stream_new(e->be, &e->stream) < 0)
         rc = mc_fail(err, MC_EINTERNAL, "no stream on backend %s", e->be->name);
+    if (rc == 0)
+        rc = mc_step_record(e, err);
     if (rc < 0) {
         mc_engine_close(e);
         return rc;
@@ -416,6 +418,11 @@ void mc_engine_close(struct mc_engine *e)
     mc_engine_stop(e);
     if (e->stream)
         e->be->stream_free(e->stream);
+    if (e->forward)
+        e->be->graph_free(e->forward);
+    for (int i = 0; i < MC_DEPTH; i++)
+        if (e->sample[i])
+            e->be->graph_free(e->sample[i]);
     mc_pass_close(e->pass);
     for (int i = 0; i < MC_DEPTH; i++)
         free(e->step[i].row);

@@ -110,6 +110,7 @@ struct mc_engine {
     void *rows_dev;
     size_t rows_bytes;
     struct mc_pass *pass;
+    struct mc_graph *forward, *sample[MC_DEPTH]; /* recorded once; sample by staging */
     struct mc_pages *kv;
     int32_t pitch, max_delta, max_init;
     struct mc_policy policy;
@@ -188,6 +189,8 @@ int mc_plan_next(struct mc_engine *e);
 
 /* step.c */
 int mc_step_open(struct mc_engine *e, struct mc_err *err);
+/* After the pass and the stream are open: records the two graphs of a step. */
+int mc_step_record(struct mc_engine *e, struct mc_err *err);
 void mc_step_begin(struct mc_engine *e, struct mc_step *s);
 /* One sequence's rows: n tokens from n_ctx on; pages and slot are there already. */
 void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n);

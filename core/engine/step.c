@@ -3,7 +3,9 @@
  * Owns the device memory that steps share and MC_DEPTH blocks of staging. THREAD: the
  * engine's.
  * Always true: device state changes only by what is enqueued here, in stream order: the
- * cleared pages, then row arrays and deltas (table_apply), forward, sample. So a slot or
+ * cleared pages, then row arrays and deltas (table_apply), then two graphs: forward and
+ * sample. The graphs are recorded once and replayed as rows, lengths and owners change:
+ * what changes is only what table_apply writes. So a slot or
  * a page may be given to the next sequence while an older step that names it still runs:
  * its new owner's deltas come later in the stream. */
 #include <stdlib.h>
@@ -82,6 +84,28 @@ int mc_step_open(struct mc_engine *e, struct mc_err *err)
             "taken so far)",
             e->dev.kv.n_page, e->n_slot, e->mem.bytes);
     return 0;
+}
+
+/* Between begin and end the pass's calls are recorded, not run. */
+static int record(struct mc_engine *e, struct mc_out *ring, struct mc_graph **out)
+{
+    int rc = e->be->graph_begin(e->stream), end;
+
+    if (rc < 0)
+        return rc;
+    rc = ring ? mc_pass_sample(e->pass, e->stream, ring)
+              : mc_pass_forward(e->pass, e->stream, NULL);
+    end = e->be->graph_end(e->stream, out);
+    return rc < 0 ? rc : end;
+}
+
+int mc_step_record(struct mc_engine *e, struct mc_err *err)
+{
+    int rc = record(e, NULL, &e->forward);
+
+    for (int i = 0; i < MC_DEPTH && rc == 0; i++)
+        rc = record(e, e->step[i].ring, &e->sample[i]);
+    return rc < 0 ? mc_fail(err, rc, "a step can't be recorded: %s", mc_code_text(rc)) : 0;
 }
 
 void mc_step_begin(struct mc_engine *e, struct mc_step *s)
@@ -254,9 +278,9 @@ int mc_step_enqueue(struct mc_engine *e, struct mc_step *s)
     if (rc == 0)
         rc = mc_k_table_apply(e->be, e->stream, &up);
     if (rc == 0)
-        rc = mc_pass_forward(e->pass, e->stream, NULL);
+        rc = e->be->graph_run(e->stream, e->forward);
     if (rc == 0 && s->n_out > 0)
-        rc = mc_pass_sample(e->pass, e->stream, s->ring);
+        rc = e->be->graph_run(e->stream, e->sample[s - e->step]);
     s->ticket = e->be->mark(e->stream);
     s->t_enqueue = mc_now();
     mc_count(e, MC_C_steps_total, 1);

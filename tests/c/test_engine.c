@@ -2,6 +2,9 @@
  * reuse, preemption, cancel, limits, and policies that misbehave. */
 #include "tests/c/engine_help.h"
 
+#include "core/engine/engine_int.h"
+#include "core/model/solo.h"
+
 static struct got *run_one(struct mc_engine *e, const int32_t *ids, int32_t n,
                            int32_t limit)
 {
@@ -141,6 +144,66 @@ static void engine_reads_the_weights_once_a_step_whatever_the_batch(void **state
     }
     assert_true(per_step[0] > 1e6);
     assert_true(per_step[0] == per_step[1] && per_step[1] == per_step[2]);
+}
+
+/* ---- graphs ------------------------------------------------------------------------- */
+
+/* A sequence's greedy continuation by direct calls of the pass: no engine, no graph. */
+static void solo_greedy(const struct mc_model *m, const int32_t *ids, int32_t n, int32_t gen,
+                        int32_t *out)
+{
+    const struct mc_solo_opts o = {.context = 512, .rows = 256, .outs = 1, .kv = MC_KV_F32};
+    struct mc_solo *s = NULL;
+    struct mc_err err = {0};
+
+    assert_ok(mc_solo_open(m, &o, &s, &err), err);
+    for (int32_t i = 0; i < gen; i++) {
+        const int32_t *row = i ? &out[i - 1] : ids;
+        int32_t rows = i ? 1 : n, last = rows - 1, best = 0;
+        const float *x;
+
+        assert_ok(mc_solo_run(s, row, rows, &last, 1, NULL, &x, &err), err);
+        for (int32_t v = 1; v < m->n_real; v++)
+            if (x[v] > x[best])
+                best = v;
+        out[i] = best;
+    }
+    mc_solo_close(s);
+}
+
+/* The engine runs every step by replaying graphs recorded at boot. Sequences join and
+ * leave, and lengths go over page and split borders, without another forward call. */
+static void graph_replays_as_sequences_join_and_leave(void **state)
+{
+    enum { N = 6 };
+    const int32_t len[N] = {63, 1, 64, 200, 30, 120}, gen[N] = {67, 50, 10, 60, 33, 10};
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){.max_seqs = 4}, NULL);
+    struct got *g[N];
+    int32_t ids[N][256], want[128];
+
+    (void)state;
+    for (int i = 0; i < N; i++) { /* four slots: the last two join as others leave */
+        struct mc_request r;
+        struct mc_handle h;
+        struct mc_err err = {0};
+
+        some_ids(ids[i], len[i], 70 + (uint32_t)i);
+        g[i] = got_new();
+        r = ask_for(ids[i], len[i], gen[i], g[i]);
+        assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+        if (i < 3)
+            got_wait(g[i], 2);
+    }
+    for (int i = 0; i < N; i++)
+        got_wait(g[i], -1);
+    for (int i = 0; i < N; i++) {
+        solo_greedy(&e->model, ids[i], len[i], gen[i], want);
+        assert_int_equal(g[i]->n, gen[i]);
+        assert_memory_equal(g[i]->id, want, (size_t)gen[i] * sizeof *want);
+        got_free(g[i]);
+    }
+    assert_idle(e);
+    mc_engine_close(e);
 }
 
 /* ---- prefix ------------------------------------------------------------------------ */
@@ -680,6 +743,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(engine_pipelined_equals_synchronous),
     cmocka_unit_test(engine_small_chunks_change_nothing),
     cmocka_unit_test(engine_reads_the_weights_once_a_step_whatever_the_batch),
+    cmocka_unit_test(graph_replays_as_sequences_join_and_leave),
     cmocka_unit_test(engine_repeated_prompt_reuses_whole_pages_only),
     cmocka_unit_test(engine_other_salt_or_tenant_does_not_share),
     cmocka_unit_test(engine_preempts_and_recomputes_the_same_tokens),
