@@ -116,7 +116,7 @@ class Server:
         until = time.monotonic() + timeout
         while (self.metric("mascon_num_requests_running")
                or self.metric("mascon_num_requests_waiting")
-               or self.metric("mascon_kv_pages", 'state="held"')):
+               or self.metric("mascon_kv_pages_held")):
             if time.monotonic() > until:
                 raise AssertionError("not idle:\n" + self.get("/metrics")[2].decode())
             time.sleep(0.05)
