@@ -8,6 +8,7 @@
 #define MC_SERVE_METRICS_H
 
 #include "core/mc.h"
+#include "core/serve/http.h"
 
 struct mc_metrics;
 
@@ -20,7 +21,7 @@ enum {
 
 struct mc_metric_def {
     const char *name; /* without "mascon_": [a-z][a-z0-9_]*, 48 bytes; a counter's "_total"
-                         is added when it lacks */
+                         is added when it lacks, and it alone may have one */
     const char *help;
     const char *const *labels; /* [a-z][a-z0-9_]*, 24 bytes */
     int n_labels;
@@ -40,16 +41,21 @@ int mc_metrics_gauge(struct mc_metrics *m, const struct mc_metric_def *d, int *i
 int mc_metrics_histogram(struct mc_metrics *m, const struct mc_metric_def *d, int *id,
                          struct mc_err *err);
 
-/* values: one for each label, cut to 63 bytes. add: counters (v >= 0) and gauges; set:
- * gauges; observe: histograms. MC_EARG for another kind, a bad id or a v that is not
- * finite. */
+/* values: one for each label, cut to 63 bytes; NULL when it has none. add: counters (v >= 0)
+ * and gauges; set: gauges; observe: histograms. MC_EARG for another kind, a bad id or a v
+ * that is not finite. */
 int mc_metrics_add(struct mc_metrics *m, int id, const char *const *values, double v);
 int mc_metrics_set(struct mc_metrics *m, int id, const char *const *values, double v);
 int mc_metrics_observe(struct mc_metrics *m, int id, const char *const *values, double v);
 
+struct mc_metrics_source {
+    struct mc_metrics *metrics; /* each may be NULL */
+    struct mc_engine *engine;   /* NULL while a model loads */
+    const struct mc_http *http;
+    const char *model_name, *version;
+};
 /* Writes the exposition; returns its length, or more than cap when it does not fit (then
- * nothing useful is in buf). e may be NULL while a model loads; m too. */
-size_t mc_metrics_render(struct mc_metrics *m, struct mc_engine *e, const char *model_name,
-                         char *buf, size_t cap);
+ * nothing useful is in buf). */
+size_t mc_metrics_render(const struct mc_metrics_source *s, char *buf, size_t cap);
 
 #endif
