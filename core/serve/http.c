@@ -96,20 +96,23 @@ static void send_metrics(struct mc_http *h, struct mc_req *r)
 /* True when the path is one of ours. */
 static bool serve_here(struct mc_http *h, struct mc_req *r)
 {
-    void (*send)(struct mc_http *, struct mc_req *) =
-        strcmp(r->path, "/health") == 0  ? send_health
-        : strcmp(r->path, "/ready") == 0 ? send_ready
-        : strcmp(r->path, "/metrics") == 0 && h->o.metrics ? send_metrics
-                                                           : NULL;
+    const char *path = r->target.path;
+    void (*send)(struct mc_http *, struct mc_req *) = NULL;
     struct mc_err e;
 
+    if (strcmp(path, "/health") == 0)
+        send = send_health;
+    else if (strcmp(path, "/ready") == 0)
+        send = send_ready;
+    else if (strcmp(path, "/metrics") == 0 && h->o.metrics)
+        send = send_metrics;
     if (!send)
         return false;
     if (strcmp(r->method, "GET") == 0 || strcmp(r->method, "HEAD") == 0) {
         send(h, r);
         return true;
     }
-    mc_fail(&e, MC_EMETHOD, "%s takes GET and HEAD", r->path);
+    mc_fail(&e, MC_EMETHOD, "%s takes GET and HEAD", path);
     mc_res_header(r, "allow", "GET, HEAD");
     mc_res_error(r, &e);
     return true;
@@ -268,7 +271,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **con,
         MHD_destroy_response(resp);
     if (!whole)
         mc_req_gone(r);
-    mc_debug("http", "%s %s id=%s status=%d%s", r->method, r->path, r->id, r->status,
+    mc_debug("http", "%s %s id=%s status=%d%s", r->method, r->target.path, r->id, r->status,
              whole ? "" : " cut");
     mc_req_unref(r);
 }

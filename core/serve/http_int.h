@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "core/serve/http.h"
+#include "core/serve/http_parse.h"
 #include "core/serve/json_out.h"
 
 /* ---- connections (conn.c) -------------------------------------------------------------- */
@@ -48,10 +49,6 @@ void mc_watch_each(struct mc_watch *w, void (*fn)(struct mc_req *r));
 
 enum mc_req_phase { MC_REQ_HEADER, MC_REQ_BODY, MC_REQ_SERVED };
 
-struct mc_pair {
-    const char *key, *value;
-};
-
 struct mc_req {
     struct mc_http *http; /* a reference */
     atomic_int refs;
@@ -61,10 +58,10 @@ struct mc_req {
     struct mc_conn *conn;
     char *uri; /* raw, as received */
     char method[32], id[64];
-    char *mem; /* what path, query and header point into */
-    const char *path;
-    struct mc_pair *query, *header;
-    int n_query, n_header;
+    struct mc_target target;
+    char *mem; /* what header points into */
+    struct mc_pair *header;
+    int n_header;
     struct mc_buf body;
     uint64_t n_declared; /* Content-Length, or 0 */
     double t_body;       /* when the body began */
