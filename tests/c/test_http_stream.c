@@ -29,7 +29,7 @@ static void leave(bool reset, bool stream)
         size_t n = 0;
         ssize_t k;
 
-        while (n < sizeof buf - 1 && (k = hear(fd[i], buf + n, sizeof buf - 1 - n, now_s() + 5)) > 0) {
+        while ((k = hear(fd[i], buf + n, sizeof buf - 1 - n, now_s() + 5)) > 0) {
             n += (size_t)k;
             buf[n] = 0;
             if (strstr(buf, "\r\n\r\n") && strstr(strstr(buf, "\r\n\r\n"), "data: x"))
