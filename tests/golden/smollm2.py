@@ -42,7 +42,7 @@ LOGIT_ROWS = 12
 
 
 def main(gguf, out):
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     where, name = os.path.split(os.path.abspath(gguf))
     tok = AutoTokenizer.from_pretrained(where, gguf_file=name)
     model = AutoModelForCausalLM.from_pretrained(
