@@ -1,7 +1,8 @@
 /* err.c - error codes as strings and HTTP statuses; filling in an mc_err.
  *
  * Owns nothing. THREAD: any.
- * Always true: text and param end with NUL and are cut at a UTF-8 border. */
+ * Always true: text and param end with NUL and are cut at a UTF-8 border; text is one line
+ * whatever its values held (names out of files, scripts' errors). */
 #include "core/base/err.h"
 
 #include <stdarg.h>
@@ -70,6 +71,13 @@ static void trim_utf8(char *s)
         s[i - 1] = 0;
 }
 
+static void one_line(char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7F)
+            *s = ' ';
+}
+
 static void fill(struct mc_err *err, int code, const char *param, const char *file,
                  int line, const char *fmt, va_list ap)
 {
@@ -80,6 +88,7 @@ static void fill(struct mc_err *err, int code, const char *param, const char *fi
     trim_utf8(err->param);
     vsnprintf(err->text, sizeof err->text, fmt, ap);
     trim_utf8(err->text);
+    one_line(err->text);
 }
 
 int mc_err_set(struct mc_err *err, int code, const char *file, int line, const char *fmt,
@@ -124,5 +133,6 @@ int mc_err_while(struct mc_err *err, const char *fmt, ...)
     if (n >= 0 && (size_t)n < sizeof err->text)
         strncat(err->text, old, sizeof err->text - (size_t)n - 1);
     trim_utf8(err->text);
+    one_line(err->text);
     return err->code;
 }

@@ -202,6 +202,9 @@ static void safetensors_unknown_dtypes_are_refused_for_every_tensor(void **state
                    "\"data_offsets\":[0,18446744073709551615]}}", 4, "'odd'");
     header_refused("{\"odd\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "'odd'");
     header_refused("{\"odd\":7}", 4, "'odd'");
+    /* What a file says does not break the error's line. */
+    header_refused("{\"odd\":{\"dtype\":\"a\\nb\\u001b[31m\",\"shape\":[1],"
+                   "\"data_offsets\":[0,4]}}", 4, "dtype a b [31m");
 }
 
 static void safetensors_a_dtype_must_suit_the_role(void **state)
