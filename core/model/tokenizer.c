@@ -18,6 +18,9 @@ struct encode {
     struct mc_ids *out;
     struct mc_merger merger;
     bool find_added;
+    const char *text;                /* as it came */
+    const struct mc_tok_part *parts; /* NULL: added tokens may be anywhere */
+    int n_parts;
     bool first; /* nothing or an added token came before */
 };
 
@@ -80,17 +83,42 @@ static int encode_text(struct encode *e, const char *s, size_t n)
 
 typedef int (*between_fn)(struct encode *e, const char *s, size_t n);
 
+/* Whether bytes [at, end) of the text as it came lie wholly in parts that may have added
+ * tokens. */
+static bool trusted(const struct encode *e, size_t at, size_t end)
+{
+    int lo = 0, hi = e->n_parts - 1, mid;
+
+    if (!e->parts)
+        return true;
+    while (lo < hi) { /* the part that holds byte at */
+        mid = (lo + hi) / 2;
+        if (e->parts[mid].end <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    while (e->parts[lo].special && e->parts[lo].end < end)
+        lo++;
+    return e->parts[lo].special;
+}
+
 /* Pushes the added tokens of set and hands what lies between to between. */
 static int encode_added(struct encode *e, const struct mc_added_set *set, const char *s,
                         size_t n, between_fn between)
 {
     const struct mc_added *a;
-    size_t from = 0, at = 0, end = 0;
+    size_t from = 0, look = 0, at = 0, end = 0;
+    bool raw = set == &e->t->raw;
     int rc = 0;
 
     while (rc == 0 && from < n) {
         a = e->find_added && set->n > 0
-                ? mc_added_next(e->t, set, s, from, n, &at, &end) : NULL;
+                ? mc_added_next(e->t, set, s, look, n, &at, &end) : NULL;
+        if (a && raw && !trusted(e, at, end)) {
+            look = at + 1;
+            continue;
+        }
         if (!a)
             return between(e, s + from, n - from);
         if (at > from)
@@ -98,21 +126,26 @@ static int encode_added(struct encode *e, const struct mc_added_set *set, const 
         if (rc == 0)
             rc = mc_ids_push(e->out, a->id);
         e->first = true;
-        from = end;
+        from = look = end;
     }
     return rc;
 }
 
 static int encode_unnormalised(struct encode *e, const char *s, size_t n)
 {
+    bool find_added = e->find_added;
     char *nfc = NULL;
     size_t n_nfc = n;
     int rc = 0;
+
+    /* offsets move when it is normalised: only a run of one origin is searched */
+    e->find_added = find_added && trusted(e, (size_t)(s - e->text), (size_t)(s - e->text) + n);
 
     if (e->t->nfc)
         rc = mc_nfc(s, n, &nfc, &n_nfc);
     if (rc == 0)
         rc = encode_added(e, &e->t->normal, nfc ? nfc : s, n_nfc, encode_text);
+    e->find_added = find_added;
     free(nfc);
     return rc;
 }
@@ -127,30 +160,47 @@ static int push_all(struct mc_ids *out, const struct mc_ids *from)
     return rc;
 }
 
-int mc_tok_encode(const struct mc_tok *t, const char *text, size_t n, unsigned flags,
-                  struct mc_ids *out, struct mc_err *err)
+static int encode(struct encode *e, size_t n, unsigned flags, struct mc_err *err)
 {
-    struct encode e = {.t = t, .out = out, .find_added = flags & MC_TOK_SPECIAL,
-                       .first = true};
-    size_t before = out->n;
+    const struct mc_tok *t = e->t;
+    size_t before = e->out->n;
     int rc = 0;
 
     if (n > INT32_MAX / 4)
         return mc_fail(err, MC_EBIG, "a text of %zu bytes is too long to tokenize", n);
-    if (!mc_utf8_valid(text, n))
+    if (!mc_utf8_valid(e->text, n))
         return mc_fail(err, MC_EFORMAT, "the text is not valid UTF-8");
     if (flags & MC_TOK_BOS)
-        rc = push_all(out, &t->head);
+        rc = push_all(e->out, &t->head);
     if (rc == 0)
-        rc = encode_added(&e, &t->raw, text, n, encode_unnormalised);
+        rc = encode_added(e, &t->raw, e->text, n, encode_unnormalised);
     if (rc == 0 && flags & MC_TOK_BOS)
-        rc = push_all(out, &t->tail);
-    mc_merger_free(&e.merger);
+        rc = push_all(e->out, &t->tail);
+    mc_merger_free(&e->merger);
     if (rc < 0) {
-        out->n = before;
+        e->out->n = before;
         return mc_fail(err, rc, "no memory to tokenize %zu bytes", n);
     }
     return 0;
+}
+
+int mc_tok_encode(const struct mc_tok *t, const char *text, size_t n, unsigned flags,
+                  struct mc_ids *out, struct mc_err *err)
+{
+    struct encode e = {.t = t, .out = out, .text = text, .first = true,
+                       .find_added = flags & MC_TOK_SPECIAL};
+
+    return encode(&e, n, flags, err);
+}
+
+int mc_tok_encode_parts(const struct mc_tok *t, const char *text, size_t n,
+                        const struct mc_tok_part *parts, int n_parts, struct mc_ids *out,
+                        struct mc_err *err)
+{
+    struct encode e = {.t = t, .out = out, .text = text, .first = true, .find_added = true,
+                       .parts = parts, .n_parts = n_parts};
+
+    return encode(&e, n, 0, err);
 }
 
 const char *mc_tok_piece(const struct mc_tok *t, int32_t id, size_t *n, bool *special)

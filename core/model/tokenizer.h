@@ -35,6 +35,18 @@ enum {
 int mc_tok_encode(const struct mc_tok *t, const char *text, size_t n, unsigned flags,
                   struct mc_ids *out, struct mc_err *err);
 
+/* The same for text of mixed origin, as chat templates make it: an added token is found only
+ * where it lies wholly in parts that may have them; apart from that it is one text, so that
+ * words are cut as if it had one author. parts are consecutive stretches: their ends rise,
+ * the last is n. */
+struct mc_tok_part {
+    size_t end;
+    bool special;
+};
+int mc_tok_encode_parts(const struct mc_tok *t, const char *text, size_t n,
+                        const struct mc_tok_part *parts, int n_parts, struct mc_ids *out,
+                        struct mc_err *err);
+
 /* The bytes of one token, borrowed: byte-level bytes for base tokens, the name for added
  * tokens. *special says that it is a control token (left out of text by default).
  * Empty for ids without a token (padding rows). Joined, they are the whole text (in form C
