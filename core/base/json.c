@@ -29,7 +29,7 @@ static int depth_of(const char *s, size_t n)
     return most;
 }
 
-json_t *mc_json_parse(const char *text, size_t n, struct mc_err *err)
+json_t *mc_json_read(const char *text, size_t n, struct mc_err *err)
 {
     json_error_t at;
     json_t *v;

@@ -16,6 +16,6 @@ enum { MC_JSON_DEPTH = 64 };
 
 /* A new reference, or NULL with MC_EFORMAT: the message has line and column and never
  * echoes the input. \u0000 is kept inside strings. */
-json_t *mc_json_parse(const char *text, size_t n, struct mc_err *err);
+json_t *mc_json_read(const char *text, size_t n, struct mc_err *err);
 
 #endif

@@ -1,0 +1,283 @@
+/* admin.c - the verbs. OWNS nothing. THREAD: any. */
+#include "core/serve/admin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/log.h"
+
+enum { SEQS_MAX = 4096 };
+
+static const char *text_arg(const json_t *args, size_t i)
+{
+    return json_string_value(json_array_get(args, i));
+}
+
+static const char *state_of(const struct mc_server *s, const struct mc_engine_status *st)
+{
+    return !s->engine                       ? "loading"
+           : st->failed                     ? "failed"
+           : atomic_load(&s->draining)      ? "draining"
+           : !atomic_load(&s->ready)        ? "loading"
+                                            : "ok";
+}
+
+static int v_status(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    struct mc_engine_status st = {0};
+
+    (void)args;
+    if (s->engine)
+        mc_engine_status(s->engine, &st);
+    *out = json_pack(
+        "{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:i}", "state",
+        state_of(s, &st), "model", s->model, "backend", st.backend, "kv", st.kv,
+        "weight_bytes", (json_int_t)st.weight_bytes, "waiting", st.n_waiting, "running",
+        st.n_running, "paused", st.n_paused, "max_seqs", st.max_seqs, "max_context",
+        st.max_context, "kv_tokens", st.kv_tokens, "steps", st.steps, "generation",
+        (int)st.generation);
+    if (*out && st.failed)
+        json_object_set_new(*out, "error", json_string(st.fail.text));
+    return *out ? 0 : mc_fail(err, MC_ENOMEM, "no memory for the status");
+}
+
+static int v_stats(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    static const char *const names[] = {
+#define X(name, help) #name,
+        MC_COUNTERS(X)
+#undef X
+    };
+    int i;
+
+    (void)args;
+    if (!s->engine)
+        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    *out = json_object();
+    for (i = 0; i < MC_N_COUNTER; i++)
+        json_object_set_new(*out, names[i],
+                            json_real(mc_engine_counter(s->engine, (enum mc_counter)i)));
+    return 0;
+}
+
+static int v_models(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    struct mc_engine_status st;
+
+    (void)args;
+    if (!s->engine)
+        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    mc_engine_status(s->engine, &st);
+    *out = json_pack("[{s:s, s:I, s:i, s:s}]", "id", s->model, "created",
+                     (json_int_t)s->started, "max_context", st.max_context, "family",
+                     mc_engine_config(s->engine)->family);
+    return 0;
+}
+
+static int v_kv(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    struct mc_engine_status st;
+
+    (void)args;
+    if (!s->engine)
+        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    mc_engine_status(s->engine, &st);
+    *out = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "total", st.p_total, "free", st.p_free,
+                     "held", st.p_held, "cached", st.p_cached, "pending", st.p_pending,
+                     "page_tokens", MC_PAGE);
+    return 0;
+}
+
+/* ---- sequences ------------------------------------------------------------------------ */
+
+static const char *const state_names[] = {"", "waiting", "prefill", "decode", "paused",
+                                          "done"};
+
+static int v_seqs(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    struct mc_seq_info *rows = malloc(SEQS_MAX * sizeof *rows);
+    char id[32];
+    int n, i;
+
+    (void)args;
+    if (!rows)
+        return mc_fail(err, MC_ENOMEM, "no memory for the list");
+    *out = json_array();
+    n = s->engine ? mc_engine_seqs(s->engine, rows, SEQS_MAX) : 0;
+    for (i = 0; i < n && i < SEQS_MAX; i++) {
+        const struct mc_seq_info *r = &rows[i];
+
+        snprintf(id, sizeof id, "%u.%u", r->h.seq, r->h.gen);
+        json_array_append_new(
+            *out, json_pack("{s:s, s:s, s:s, s:i, s:s, s:i, s:i, s:f}", "id", id, "request",
+                            r->name, "state", state_names[r->state], "lane", (int)r->lane,
+                            "tenant", mc_keys_tenant(s->keys, r->tenant), "n_prompt",
+                            r->n_prompt, "n_gen", r->n_gen, "age", r->age));
+    }
+    free(rows);
+    return 0;
+}
+
+/* By "seq.gen" or by the request's id: all of its sequences. */
+static int v_cancel(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    const char *id = text_arg(args, 0), *why = text_arg(args, 1);
+    struct mc_seq_info *rows;
+    char mine[32];
+    int n, i, found = 0;
+
+    if (!id)
+        return mc_fail_param(err, MC_EARG, "id", "cancel takes a sequence's or a request's id");
+    rows = malloc(SEQS_MAX * sizeof *rows);
+    if (!rows)
+        return mc_fail(err, MC_ENOMEM, "no memory for the list");
+    n = s->engine ? mc_engine_seqs(s->engine, rows, SEQS_MAX) : 0;
+    for (i = 0; i < n && i < SEQS_MAX; i++) {
+        snprintf(mine, sizeof mine, "%u.%u", rows[i].h.seq, rows[i].h.gen);
+        if (strcmp(mine, id) != 0 && strcmp(rows[i].name, id) != 0)
+            continue;
+        mc_engine_cancel(s->engine, rows[i].h, why ? why : "cancelled by an operator");
+        found++;
+    }
+    free(rows);
+    if (!found)
+        return mc_fail_param(err, MC_ENOENT, "id", "no sequence or request '%.60s' is alive",
+                             id);
+    *out = json_pack("{s:i}", "cancelled", found);
+    return 0;
+}
+
+/* ---- the server ----------------------------------------------------------------------- */
+
+static int v_drain(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    const json_t *arg = json_array_get(args, 0);
+    double seconds = -1;
+
+    if (json_is_number(arg))
+        seconds = json_number_value(arg);
+    else if (json_is_string(arg))
+        seconds = strtod(json_string_value(arg), NULL);
+    if (arg && !(seconds >= 0 && seconds <= 86400))
+        return mc_fail_param(err, MC_EARG, "seconds", "drain takes 0..86400 seconds");
+    if (!s->drain)
+        return mc_fail(err, MC_EUNSUP, "nothing to drain here");
+    s->drain(s->self, seconds);
+    *out = json_pack("{s:b}", "draining", 1);
+    return 0;
+}
+
+static int v_set(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    const char *key = text_arg(args, 0), *value = text_arg(args, 1);
+    int rc;
+
+    if (!key || !value)
+        return mc_fail(err, MC_EARG, "set takes a setting and its value");
+    if (!s->set)
+        return mc_fail(err, MC_EUNSUP, "nothing to set here");
+    rc = s->set(s->self, key, value, err);
+    if (rc < 0)
+        return rc;
+    *out = json_pack("{s:s}", key, value);
+    return 0;
+}
+
+static int v_log(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    const char *unit = text_arg(args, 0), *level = text_arg(args, 1);
+    int code, rc;
+
+    (void)s;
+    if (unit && !level) { /* `log debug`: all units */
+        level = unit;
+        unit = NULL;
+    }
+    code = level ? mc_log_level_of(level) : MC_EARG;
+    if (code < 0)
+        return mc_fail_param(err, MC_EARG, "level",
+                             "log takes a unit and a level: debug info warn error off");
+    rc = mc_log_set(unit, (enum mc_log_level)code);
+    if (rc < 0)
+        return mc_fail_param(err, rc, "unit", "no level for the unit '%.40s'", unit);
+    *out = json_pack("{s:s, s:s}", "unit", unit ? unit : "all", "level", level);
+    return 0;
+}
+
+/* ---- policies ------------------------------------------------------------------------- */
+
+static int need_policies(const struct mc_server *s, struct mc_err *err)
+{
+    return s->policies ? 0 : mc_fail(err, MC_ELOADING, "policies are not loaded yet");
+}
+
+static int v_reload(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    int rc = need_policies(s, err);
+
+    (void)args;
+    return rc < 0 ? rc : s->policies->reload(s->policies_self, out, err);
+}
+
+static int v_rollback(struct mc_server *s, const json_t *args, json_t **out,
+                      struct mc_err *err)
+{
+    int rc = need_policies(s, err);
+
+    (void)args;
+    return rc < 0 ? rc : s->policies->rollback(s->policies_self, out, err);
+}
+
+static int v_list(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    int rc = need_policies(s, err);
+
+    (void)args;
+    return rc < 0 ? rc : s->policies->list(s->policies_self, out, err);
+}
+
+static int v_check(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    int rc = need_policies(s, err);
+
+    if (rc == 0 && !s->policies->check)
+        rc = mc_fail(err, MC_EUNSUP, "policies can't be tried here");
+    return rc < 0 ? rc : s->policies->check(s->policies_self, text_arg(args, 0), out, err);
+}
+
+static int v_config(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    (void)args, (void)err;
+    *out = json_deep_copy(s->config);
+    return 0;
+}
+
+const struct mc_verb mc_verbs[] = {
+    {"status", "", "state, model, load", v_status},
+    {"stats", "", "counters since the start", v_stats},
+    {"models", "", "what is served", v_models},
+    {"kv", "", "KV pages", v_kv},
+    {"seqs", "", "live sequences", v_seqs},
+    {"cancel", "id [why]", "end a sequence or all of a request", v_cancel},
+    {"drain", "[seconds]", "finish open requests, then end the server", v_drain},
+    {"set", "key value", "change a live setting", v_set},
+    {"log", "[unit] level", "change a log level", v_log},
+    {"reload", "", "load the policies again", v_reload},
+    {"rollback", "", "go back to the policies before", v_rollback},
+    {"policy.list", "", "what runs", v_list},
+    {"policy.check", "[name]", "try the files without running them", v_check},
+    {"config", "", "the settings", v_config},
+    {0},
+};
+
+int mc_verb_run(struct mc_server *s, const char *name, const json_t *args, json_t **out,
+                struct mc_err *err)
+{
+    const struct mc_verb *v;
+
+    *out = NULL;
+    for (v = mc_verbs; v->name; v++)
+        if (strcmp(v->name, name) == 0)
+            return v->run(s, args, out, err);
+    return mc_fail_param(err, MC_ENOENT, "verb", "there is no verb '%.40s'", name);
+}
