@@ -8,5 +8,6 @@
 return {
   scheduler = "scheduler", -- or "sched_fair"
   sampler = "sampler",
+  routes = { "openai" },
   -- opts = { scheduler = { chunk = 512 } }, -- passed to that file's init()
 }

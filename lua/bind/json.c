@@ -147,7 +147,7 @@ int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
 {
     struct box *b = push_box(L);
 
-    b->v = mc_json_parse(text, n, err);
+    b->v = mc_json_read(text, n, err);
     if (!b->v) {
         lua_pop(L, 1);
         return err->code;
@@ -176,14 +176,30 @@ static bool has_mark(lua_State *L, int idx, const char *mark)
     return same;
 }
 
-static bool is_null(lua_State *L, int idx)
+bool mc_json_is_null(lua_State *L, int idx)
 {
     bool same;
 
+    lua_pushvalue(L, idx);
     push_mark(L, &MARK_NULL);
-    same = lua_rawequal(L, -1, idx);
-    lua_pop(L, 1);
-    return same;
+    same = lua_rawequal(L, -1, -2);
+    lua_pop(L, 2);
+    return same && lua_istable(L, idx);
+}
+
+bool mc_json_is_array(lua_State *L, int idx)
+{
+    return has_mark(L, idx, &MARK_ARRAY);
+}
+
+bool mc_json_is_map(lua_State *L, int idx)
+{
+    return has_mark(L, idx, &MARK_MAP);
+}
+
+bool mc_json_is_number(lua_State *L, int idx)
+{
+    return has_mark(L, idx, &MARK_NUMBER);
 }
 
 static json_t *pull_array(lua_State *L, int idx, int depth, struct mc_err *err)
@@ -326,7 +342,7 @@ static json_t *pull_table(lua_State *L, int idx, int depth, struct mc_err *err)
 {
     bool list;
 
-    if (is_null(L, idx))
+    if (mc_json_is_null(L, idx))
         return json_null();
     if (has_mark(L, idx, &MARK_NUMBER))
         return pull_marked_number(L, idx, err);

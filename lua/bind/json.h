@@ -26,8 +26,15 @@ void mc_json_push_new(lua_State *L, json_t *v);
 int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
                       struct mc_err *err);
 
-/* The value at idx as a new reference. Never raises: NULL with err when it cannot be JSON
- * (a function, a cycle, a NaN, text that is not UTF-8). */
+/* The value at idx as a new reference; NULL with err when it cannot be JSON (a function, a
+ * cycle, a NaN, text that is not UTF-8). Raises only for want of memory, before it holds
+ * anything. */
 json_t *mc_json_pull(lua_State *L, int idx, struct mc_err *err);
+
+/* What the value at idx is, by the data module's marks. */
+bool mc_json_is_null(lua_State *L, int idx);
+bool mc_json_is_array(lua_State *L, int idx);
+bool mc_json_is_map(lua_State *L, int idx);
+bool mc_json_is_number(lua_State *L, int idx); /* a marked one: {value, text} */
 
 #endif

@@ -1,0 +1,62 @@
+/* engine.c - the verbs and the model's texts for Lua. OWNS nothing. THREAD: the VM's. */
+#include "lua/bind/engine.h"
+
+#include "core/serve/admin.h"
+#include "lua/bind/bind.h"
+#include "lua/bind/json.h"
+#include "lua/host/task.h"
+
+enum { ARGS_MAX = 4 };
+
+/* verb(name, ...) -> what the verb answers; nil, error */
+static int l_verb(lua_State *L)
+{
+    const char *name = luaL_checkstring(L, 1);
+    int n = lua_gettop(L), i;
+    json_t *args, *out = NULL;
+    struct mc_err err;
+    int rc;
+
+    luaL_argcheck(L, n <= ARGS_MAX, n, "too many arguments");
+    for (i = 2; i <= n; i++)
+        if (!lua_isnil(L, i))
+            luaL_checkstring(L, i); /* numbers become text here, where it may raise */
+    args = json_array();
+    for (i = 2; i <= n; i++)
+        if (!lua_isnil(L, i))
+            json_array_append_new(args, json_string(lua_tostring(L, i)));
+    rc = mc_verb_run(mc_tvm_of(L)->server, name, args, &out, &err);
+    json_decref(args);
+    if (rc < 0)
+        return mc_bind_fail(L, &err);
+    mc_json_push_new(L, out);
+    return 1;
+}
+
+/* template() -> the model's chat template or nil; its BOS and EOS tokens' texts */
+static int l_template(lua_State *L)
+{
+    const struct mc_tok *tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
+    int32_t ids[2] = {mc_tok_bos(tok), mc_tok_eos(tok)};
+    const char *s;
+    size_t n;
+    bool special;
+    int i;
+
+    s = mc_tok_chat_template(tok, &n);
+    if (!s)
+        return 0;
+    lua_pushlstring(L, s, n);
+    for (i = 0; i < 2; i++) {
+        s = mc_tok_piece(tok, ids[i], &n, &special);
+        lua_pushlstring(L, s, n);
+    }
+    return 3;
+}
+
+void mc_bind_engine(lua_State *L)
+{
+    static const luaL_Reg fns[] = {{"verb", l_verb}, {"template", l_template}, {NULL, NULL}};
+
+    mc_bind_table(L, fns);
+}

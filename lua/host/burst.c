@@ -1,0 +1,111 @@
+/* burst.c - the budget of edge and REPL VMs.
+ *
+ * OWNS nothing but a thread-local record of the burst that runs. THREAD: the VM's.
+ * Always true: between bursts the hook counts HOOK_EVERY instructions and, with no burst
+ * recorded, does nothing. */
+#include "lua/host/burst.h"
+
+#include <lauxlib.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/base/log.h"
+#include "lua/host/gate.h"
+#include "lua/host/limit.h"
+
+enum { HOOK_EVERY = 10000 }; /* VM instructions: about 0.1 ms of interpreted code */
+
+static __thread const struct mc_burst *burst;
+static __thread int64_t burst_start;
+static __thread int burst_over; /* 0, or the code that the hook raises for */
+
+static int64_t cpu_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000ll + t.tv_nsec / 1000;
+}
+
+static void hook(lua_State *L, lua_Debug *ar)
+{
+    if (!burst)
+        return;
+    if (!burst_over) {
+        if (burst->interrupt && atomic_load_explicit(burst->interrupt, memory_order_relaxed))
+            burst_over = MC_ECANCEL;
+        else if (burst->hard_us && cpu_us() - burst_start > burst->hard_us)
+            burst_over = MC_EBUDGET;
+        else
+            return;
+        lua_sethook(L, hook, LUA_MASKCOUNT, 1);
+    }
+    lua_getinfo(L, "Sl", ar);
+    if (burst_over == MC_ECANCEL)
+        luaL_error(L, "%s:%d: interrupted", ar->short_src, ar->currentline);
+    luaL_error(L, "%s:%d: ran for more than %d ms without waiting", ar->short_src,
+               ar->currentline, (int)(burst->hard_us / 1000));
+}
+
+/* Error value at co's top to text; the trace is of co. May raise: under mc_vm_protect. */
+static int explain(lua_State *L)
+{
+    lua_State *co = lua_touserdata(L, 1);
+    struct mc_vm *vm = mc_vm_of(L);
+
+    lua_settop(L, 0);
+    lua_pushcfunction(L, mc_gate_handler);
+    lua_pushvalue(co, -1);
+    lua_xmove(co, L, 1);
+    lua_call(L, 1, 0);
+    luaL_traceback(L, co, NULL, 0);
+    snprintf(vm->trace, sizeof vm->trace, "%s", lua_tostring(L, -1));
+    return 0;
+}
+
+static int failed(struct mc_vm *vm, lua_State *co, int rc, struct mc_err *err)
+{
+    vm->text[0] = 0;
+    vm->trace[0] = 0;
+    if (rc == LUA_ERRMEM)
+        return mc_fail(err, MC_ENOMEM, "not enough memory in this Lua VM");
+    if (mc_vm_protect(vm, explain, co, err) < 0 && !vm->text[0])
+        return err->code;
+    return mc_fail(err, burst_over ? burst_over : MC_EPOLICY, "%s",
+                   vm->text[0] ? vm->text : "error in error handling");
+}
+
+int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_burst *b,
+                    struct mc_err *err)
+{
+    struct mc_limit *l = b->lose_us ? mc_limit_get(err) : NULL;
+    int64_t spent;
+    int rc;
+
+    if (b->lose_us && !l)
+        return MC_EINTERNAL;
+    burst = b;
+    burst_over = 0;
+    burst_start = cpu_us();
+    if (l && sigsetjmp(*mc_limit_env(l), 0)) {
+        mc_limit_disarm(l);
+        burst = NULL;
+        vm->lost = true;
+        return mc_fail(err, MC_EBUDGET, "a library function ran for more than %d ms",
+                       (int)(b->lose_us / 1000));
+    }
+    lua_sethook(vm->L, hook, LUA_MASKCOUNT, HOOK_EVERY);
+    if (l)
+        mc_limit_arm(l, vm->L, b->lose_us);
+    rc = lua_resume(co, n_arg);
+    if (l)
+        mc_limit_disarm(l);
+    burst = NULL;
+    spent = cpu_us() - burst_start;
+    if (b->soft_us && spent > b->soft_us)
+        mc_info("lua", "a handler ran for %d ms without waiting", (int)(spent / 1000));
+    if (rc == LUA_YIELD)
+        return 1;
+    return rc == 0 ? 0 : failed(vm, co, rc, err);
+}

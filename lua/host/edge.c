@@ -1,0 +1,464 @@
+/* edge.c - the edge threads, their VMs, and requests as tasks.
+ *
+ * OWNS threads, VMs and requests until both the response and the task are over.
+ * THREAD: a worker's VM list is its loop's; `next` (a VM that waits to be switched to) is
+ * under the worker's lock, a leaf; request() and gone() come from HTTP threads and ring.
+ *
+ * A request's life: request() makes the record and rings begin; on a loop the task starts;
+ * it ends when the handler returns, fails, is killed because the client is gone, or is lost
+ * with its VM. A stream that the pump writes may outlive the task; whichever is last calls
+ * mc_edge_req_end. */
+#include "lua/host/edge.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/log.h"
+#include "lua/bind/bind.h"
+#include "lua/bind/host.h"
+#include "lua/bind/http.h"
+#include "lua/host/gate.h"
+
+enum { VM_MEM = 256 << 20 };
+
+#ifdef MC_SANITIZE
+static const struct mc_burst BURST = {200000, 2000000, 10000000, NULL};
+#else
+static const struct mc_burst BURST = {20000, 200000, 1000000, NULL};
+#endif
+
+static const char API_KEY; /* registry: what lua/mc/edge.lua returned */
+
+struct edge_vm {
+    struct mc_tvm tvm; /* first */
+    struct worker *worker;
+    struct mc_generation *gen;
+    struct edge_vm *next; /* in the worker's list of old ones */
+};
+
+struct worker {
+    struct mc_edge *edge;
+    struct mc_loop *loop;
+    struct edge_vm *vm, *old;
+    atomic_int n_req;
+    struct mc_bell swap, quit;
+    pthread_mutex_t lock;
+    pthread_cond_t has_quit;
+    struct edge_vm *next; /* under lock */
+    bool quiet;           /* under lock: on_quit has run */
+};
+
+struct mc_edge {
+    struct mc_server *server;
+    atomic_uint turn;
+    atomic_bool stopped;
+    int n_worker;
+    struct worker worker[];
+};
+
+/* ---- VMs ------------------------------------------------------------------------------ */
+
+struct build {
+    struct edge_vm *vm;
+    const char *call; /* function of the API to push */
+};
+
+static int set_up(lua_State *L)
+{
+    struct build *b = lua_touserdata(L, 1);
+
+    mc_bind_host(L, b->vm->gen);
+    mc_vm_push_module(L, "mc.edge");
+    mc_bind_env(L, lua_gettop(L));
+    lua_pop(L, 1);
+    lua_pushlightuserdata(L, (void *)&API_KEY);
+    lua_insert(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+    return 0;
+}
+
+/* Raises nothing: the API's functions are there once set_up has run. */
+static void push_api(lua_State *L, const char *name)
+{
+    lua_pushlightuserdata(L, (void *)&API_KEY);
+    lua_rawget(L, LUA_REGISTRYINDEX);
+    lua_getfield(L, -1, name);
+    lua_remove(L, -2);
+}
+
+static void close_vm(struct edge_vm *v)
+{
+    if (!v)
+        return;
+    mc_tvm_fini(&v->tvm);
+    mc_generation_unref(v->gen);
+    free(v);
+}
+
+static void on_idle(struct mc_tvm *t)
+{
+    struct edge_vm *v = (struct edge_vm *)t, **at;
+
+    if (v->worker->vm == v)
+        return;
+    for (at = &v->worker->old; *at != v; at = &(*at)->next)
+        ;
+    *at = v->next;
+    close_vm(v);
+}
+
+static void on_lost(struct mc_tvm *t);
+
+static int open_vm(struct worker *w, struct mc_generation *g, struct edge_vm **out,
+                   struct mc_err *err)
+{
+    struct edge_vm *v = calloc(1, sizeof *v);
+    struct build b = {.vm = v};
+    struct mc_vm *vm;
+    int rc;
+
+    if (!v)
+        return mc_fail(err, MC_ENOMEM, "no memory for an edge VM");
+    v->worker = w;
+    v->gen = mc_generation_ref(g);
+    vm = mc_vm_new(MC_ENV_EDGE, VM_MEM, false, err);
+    if (!vm) {
+        mc_generation_unref(g);
+        free(v);
+        return err->code;
+    }
+    rc = mc_tvm_init(&v->tvm, vm, w->loop, w->edge->server, &BURST);
+    if (rc == 0)
+        rc = mc_vm_protect(vm, set_up, &b, err);
+    if (rc == 0) {
+        push_api(vm->L, "load");
+        rc = mc_gate_call(vm, 0, 0, MC_GATE_LOAD_US, err);
+    }
+    v->tvm.idle = on_idle;
+    v->tvm.lost = on_lost;
+    if (rc < 0) {
+        close_vm(v);
+        return rc;
+    }
+    *out = v;
+    return 0;
+}
+
+/* The worker goes on with a fresh VM of the same files. */
+static void on_lost(struct mc_tvm *t)
+{
+    struct edge_vm *v = (struct edge_vm *)t, *fresh = NULL, **at;
+    struct worker *w = v->worker;
+    struct mc_err err;
+
+    if (w->vm == v) {
+        if (open_vm(w, v->gen, &fresh, &err) < 0)
+            mc_error("lua", "no new edge VM: %s", err.text);
+        w->vm = fresh;
+    } else {
+        for (at = &w->old; *at != v; at = &(*at)->next)
+            ;
+        *at = v->next;
+    }
+    close_vm(v);
+}
+
+static void on_swap(struct mc_bell *b)
+{
+    struct worker *w = (struct worker *)((char *)b - offsetof(struct worker, swap));
+    struct edge_vm *old = w->vm, *fresh;
+
+    pthread_mutex_lock(&w->lock);
+    fresh = w->next;
+    w->next = NULL;
+    pthread_mutex_unlock(&w->lock);
+    if (!fresh)
+        return;
+    w->vm = fresh;
+    if (old && old->tvm.n_task == 0) {
+        close_vm(old);
+    } else if (old) {
+        old->next = w->old;
+        w->old = old;
+    }
+}
+
+int mc_edge_check(struct mc_edge *e, struct mc_generation *g, struct mc_err *err)
+{
+    struct edge_vm *v = NULL;
+    int rc = open_vm(&e->worker[0], g, &v, err);
+
+    close_vm(v);
+    return rc;
+}
+
+int mc_edge_install(struct mc_edge *e, struct mc_generation *g, struct mc_err *err)
+{
+    struct edge_vm *fresh[64] = {NULL}, *unused;
+    int i, rc = 0;
+
+    for (i = 0; i < e->n_worker && rc == 0; i++)
+        rc = open_vm(&e->worker[i], g, &fresh[i], err);
+    if (rc < 0) {
+        for (i = 0; i < e->n_worker; i++)
+            close_vm(fresh[i]);
+        return rc;
+    }
+    for (i = 0; i < e->n_worker; i++) {
+        struct worker *w = &e->worker[i];
+
+        pthread_mutex_lock(&w->lock);
+        unused = w->next;
+        w->next = fresh[i];
+        pthread_mutex_unlock(&w->lock);
+        close_vm(unused);
+        mc_bell_ring(&w->swap);
+    }
+    return 0;
+}
+
+/* ---- requests ------------------------------------------------------------------------- */
+
+void mc_edge_req_end(struct mc_edge_req *r)
+{
+    struct worker *w = r->task.user;
+
+    if (r->begun)
+        mc_res_end(r->req);
+    mc_req_done(r->req); /* gone() is not called after this */
+    mc_bell_still(&r->begin);
+    mc_bell_still(&r->gone);
+    atomic_fetch_sub(&w->n_req, 1);
+    free(r);
+}
+
+static void on_ended(struct mc_task *t, int rc, const struct mc_err *err)
+{
+    struct mc_edge_req *r = (struct mc_edge_req *)t;
+    struct mc_err none;
+
+    r->lives = false;
+    if (rc == MC_ECANCEL && atomic_load(&r->edge->stopped)) {
+        mc_fail(&none, MC_EDRAIN, "the server is shutting down");
+        mc_http_fail(r, &none);
+    } else if (rc < 0 && rc != MC_ECANCEL) {
+        mc_warn("lua", "request %s, %s %s: %s\n%s", mc_req_id(r->req), mc_req_method(r->req),
+                mc_req_path(r->req), err->text, t->tvm->vm->trace);
+        mc_fail(&none, rc, "%s: the server's log says more about request %s",
+                mc_code_text(rc), mc_req_id(r->req));
+        mc_http_fail(r, &none);
+    } else if (rc == 0 && !r->stream && !mc_res_started(r->req)) {
+        mc_fail(&none, MC_EPOLICY, "the route's handler gave no answer");
+        mc_http_fail(r, &none);
+    }
+    if (!r->stream)
+        mc_edge_req_end(r);
+}
+
+static int start(lua_State *L)
+{
+    struct mc_edge_req *r = lua_touserdata(L, 1);
+
+    push_api(L, "handle");
+    mc_http_push(L, r);
+    if (r->denied.code)
+        mc_bind_push_err(L, &r->denied);
+    else
+        lua_pushnil(L);
+    mc_task_init(&r->task, mc_tvm_of(L), L, 3);
+    r->lives = true;
+    return 0;
+}
+
+static void on_begin(struct mc_bell *b)
+{
+    struct mc_edge_req *r = (struct mc_edge_req *)((char *)b -
+                                                   offsetof(struct mc_edge_req, begin));
+    struct worker *w = r->task.user;
+    struct mc_err err;
+    int rc;
+
+    r->task.ended = on_ended;
+    if (atomic_load(&r->edge->stopped))
+        rc = mc_fail(&err, MC_EDRAIN, "the server is shutting down");
+    else if (w->vm)
+        rc = mc_vm_protect(w->vm->tvm.vm, start, r, &err);
+    else
+        rc = mc_fail(&err, MC_EPOLICY, "no routes could be loaded");
+    if (rc == 0)
+        return;
+    mc_scope_end(&r->task.scope);
+    mc_http_fail(r, &err);
+    mc_edge_req_end(r);
+}
+
+static void on_gone(struct mc_bell *b)
+{
+    struct mc_edge_req *r = (struct mc_edge_req *)((char *)b -
+                                                   offsetof(struct mc_edge_req, gone));
+
+    r->left = true;
+    mc_debug("http", "request %s: the client is gone", mc_req_id(r->req));
+    if (r->stream)
+        mc_pump_gone(r->edge->server->pump, r->req);
+    else if (r->lives)
+        mc_task_kill(&r->task);
+}
+
+/* One that has nothing to do, else the one with the fewest requests. */
+static struct worker *choose(struct mc_edge *e)
+{
+    unsigned first = atomic_fetch_add(&e->turn, 1);
+    struct worker *best = NULL;
+    int i;
+
+    for (i = 0; i < e->n_worker; i++) {
+        struct worker *w = &e->worker[(first + (unsigned)i) % (unsigned)e->n_worker];
+
+        if (!mc_loop_busy(w->loop))
+            return w;
+        if (!best || atomic_load(&w->n_req) < atomic_load(&best->n_req))
+            best = w;
+    }
+    return best;
+}
+
+static int request(void *self, struct mc_req *req, struct mc_err *err)
+{
+    struct mc_edge *e = self;
+    struct mc_edge_req *r = calloc(1, sizeof *r);
+    struct worker *w;
+
+    if (!r)
+        return mc_fail(err, MC_ENOMEM, "no memory for a request");
+    w = choose(e);
+    r->edge = e;
+    r->req = req;
+    r->task.user = w;
+    if (e->server->keys)
+        mc_keys_check(e->server->keys, mc_req_header(req, "authorization"),
+                      mc_req_header(req, "x-api-key"), &r->tenant, &r->denied);
+    mc_bell_init(&r->begin, w->loop, on_begin);
+    mc_bell_init(&r->gone, w->loop, on_gone);
+    mc_req_set_user(req, r);
+    atomic_fetch_add(&w->n_req, 1);
+    mc_bell_ring(&r->begin);
+    return 0;
+}
+
+static void gone(void *self, struct mc_req *req)
+{
+    struct mc_edge_req *r = mc_req_user(req);
+
+    (void)self;
+    mc_bell_ring(&r->gone);
+}
+
+const struct mc_edge_ops mc_edge_ops = {request, gone};
+
+/* ---- stopping --------------------------------------------------------------------------- */
+
+static void kill_idle(struct edge_vm *v)
+{
+    struct mc_task *t, *next;
+
+    for (t = v ? v->tvm.first : NULL; t; t = next) {
+        next = t->next;
+        if (t->ended != on_ended || !((struct mc_edge_req *)t)->stream)
+            mc_task_kill(t);
+    }
+}
+
+static void on_quit(struct mc_bell *b)
+{
+    struct worker *w = (struct worker *)((char *)b - offsetof(struct worker, quit));
+    struct edge_vm *v, *next;
+
+    for (v = w->old; v; v = next) {
+        next = v->next; /* one that is idle now goes */
+        kill_idle(v);
+    }
+    kill_idle(w->vm);
+    pthread_mutex_lock(&w->lock);
+    w->quiet = true;
+    pthread_cond_signal(&w->has_quit);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void mc_edge_stop(struct mc_edge *e)
+{
+    int i;
+
+    atomic_store(&e->stopped, true);
+    for (i = 0; i < e->n_worker; i++) {
+        struct worker *w = &e->worker[i];
+
+        mc_bell_ring(&w->quit);
+        pthread_mutex_lock(&w->lock);
+        while (!w->quiet)
+            pthread_cond_wait(&w->has_quit, &w->lock);
+        pthread_mutex_unlock(&w->lock);
+    }
+}
+
+/* ---- opening and closing -------------------------------------------------------------- */
+
+/* On the loop's thread, at its end. */
+static void close_vms(void *ctx)
+{
+    struct worker *w = ctx;
+    struct edge_vm *v;
+
+    close_vm(w->next);
+    while ((v = w->old)) {
+        w->old = v->next;
+        close_vm(v);
+    }
+    close_vm(w->vm);
+    w->vm = w->next = NULL;
+}
+
+int mc_edge_open(struct mc_server *s, int threads, struct mc_edge **out, struct mc_err *err)
+{
+    struct mc_edge *e = calloc(1, sizeof *e + (size_t)threads * sizeof *e->worker);
+    char name[16];
+    int rc = 0;
+
+    if (!e)
+        return mc_fail(err, MC_ENOMEM, "no memory for the edge");
+    e->server = s;
+    while (e->n_worker < threads && rc == 0) {
+        struct worker *w = &e->worker[e->n_worker];
+
+        w->edge = e;
+        pthread_mutex_init(&w->lock, NULL);
+        pthread_cond_init(&w->has_quit, NULL);
+        snprintf(name, sizeof name, "edge %d", e->n_worker);
+        rc = mc_loop_open(name, NULL, close_vms, w, &w->loop, err);
+        mc_bell_init(&w->swap, w->loop, on_swap);
+        mc_bell_init(&w->quit, w->loop, on_quit);
+        e->n_worker += rc == 0;
+    }
+    if (rc < 0) {
+        mc_edge_close(e);
+        return rc;
+    }
+    *out = e;
+    return 0;
+}
+
+void mc_edge_close(struct mc_edge *e)
+{
+    int i;
+
+    if (!e)
+        return;
+    for (i = 0; i < e->n_worker; i++) {
+        mc_loop_close(e->worker[i].loop);
+        pthread_cond_destroy(&e->worker[i].has_quit);
+        pthread_mutex_destroy(&e->worker[i].lock);
+    }
+    free(e);
+}

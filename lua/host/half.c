@@ -1,0 +1,181 @@
+/* half.c - puts the Lua half together: policies, the edge, sessions.
+ *
+ * OWNS them. THREAD: open and close one; the edge's part of a generation runs on the
+ * builder's; the rest as lua_half.h says. */
+#include "lua/host/half.h"
+
+#include <stdlib.h>
+
+#include "core/base/log.h"
+#include "lua/host/edge.h"
+#include "lua/host/policies.h"
+#include "lua/host/repl.h"
+#include "lua/host/settings.h"
+
+struct mc_lua {
+    struct mc_server *server;
+    struct mc_edge *edge;
+    struct mc_policies *policies;
+};
+
+/* ---- generations as verbs -------------------------------------------------------------- */
+
+static int generation(uint32_t number, int rc, const char *what, json_t **out)
+{
+    if (rc == 0)
+        *out = json_pack("{s:i, s:s}", "generation", (int)number, "state", what);
+    return rc;
+}
+
+static int on_reload(void *self, json_t **out, struct mc_err *err)
+{
+    uint32_t number = 0;
+    int rc = mc_policies_reload(((struct mc_lua *)self)->policies, &number, err);
+
+    return generation(number, rc, "live at the next step", out);
+}
+
+static int on_rollback(void *self, json_t **out, struct mc_err *err)
+{
+    uint32_t number = 0;
+    int rc = mc_policies_rollback(((struct mc_lua *)self)->policies, &number, err);
+
+    return generation(number, rc, "live at the next step", out);
+}
+
+static json_t *files_of(const struct mc_generation *g)
+{
+    json_t *out = json_object(), *list;
+    int i;
+
+    for (i = 0; i < g->n_choice; i++) {
+        list = json_object_get(out, g->choice[i].kind);
+        if (!list) {
+            list = json_array();
+            json_object_set_new(out, g->choice[i].kind, list);
+        }
+        json_array_append_new(list, json_string(g->choice[i].name));
+    }
+    return out;
+}
+
+static int on_list(void *self, json_t **out, struct mc_err *err)
+{
+    struct mc_lua *l = self;
+    struct mc_policies_status st;
+    struct mc_generation *g[3];
+    json_t *generations = json_array();
+    int n = mc_policies_generations(l->policies, g), i;
+
+    (void)err;
+    mc_policies_status(l->policies, &st);
+    for (i = 0; i < n; i++) {
+        const char *what = g[i]->number == st.live   ? "live"
+                           : g[i]->number == st.kept ? "kept"
+                                                     : "next";
+
+        json_array_append_new(generations,
+                              json_pack("{s:i, s:s, s:o}", "generation", (int)g[i]->number,
+                                        "state", what, "files", files_of(g[i])));
+        mc_generation_unref(g[i]);
+    }
+    *out = json_pack("{s:s, s:b, s:o}", "dir", st.dir[0] ? st.dir : "(built in)", "degraded",
+                     st.degraded, "generations", generations);
+    if (st.error[0])
+        json_object_set_new(*out, "error", json_string(st.error));
+    return 0;
+}
+
+static const struct mc_policy_admin admin = {on_reload, on_rollback, on_list, NULL};
+
+/* ---- the edge's part ------------------------------------------------------------------- */
+
+static int on_check(void *edge, struct mc_generation *g, struct mc_err *err)
+{
+    return mc_edge_check(edge, g, err);
+}
+
+static void on_live(void *edge, struct mc_generation *g)
+{
+    struct mc_err err;
+
+    if (mc_edge_install(edge, g, &err) < 0)
+        mc_error("lua", "routes stay as they were: %s", err.text);
+}
+
+static int on_request(void *self, struct mc_req *r, struct mc_err *err)
+{
+    return mc_edge_ops.request(((struct mc_lua *)self)->edge, r, err);
+}
+
+static void on_gone(void *self, struct mc_req *r)
+{
+    mc_edge_ops.gone(((struct mc_lua *)self)->edge, r);
+}
+
+static const struct mc_edge_ops edge_ops = {on_request, on_gone};
+
+/* ---- opening --------------------------------------------------------------------------- */
+
+static const char *piece(const void *tok, int32_t id, size_t *n, bool *special)
+{
+    return mc_tok_piece(tok, id, n, special);
+}
+
+static void half_close(struct mc_lua *l)
+{
+    if (!l)
+        return;
+    l->server->policies = NULL;
+    mc_policies_close(l->policies); /* its builder calls the edge */
+    mc_edge_close(l->edge);
+    free(l);
+}
+
+static int half_open(struct mc_server *s, const struct mc_lua_opts *o, struct mc_lua **out,
+                     struct mc_err *err)
+{
+    const struct mc_tok *tok = mc_engine_tok(s->engine);
+    struct mc_lua *l = calloc(1, sizeof *l);
+    struct mc_policies_opts po = {.dir = o->policies, .no_watch = !o->watch,
+                                  .vocab = {mc_tok_n(tok), piece, tok}, .check = on_check,
+                                  .live = on_live};
+    int rc;
+
+    if (!l)
+        return mc_fail(err, MC_ENOMEM, "no memory for the Lua half");
+    l->server = s;
+    rc = mc_edge_open(s, o->edge_vms, &l->edge, err);
+    po.edge = l->edge;
+    if (rc == 0)
+        rc = mc_policies_open(&po, &l->policies, err);
+    if (rc < 0) {
+        half_close(l);
+        return rc;
+    }
+    s->policies = &admin;
+    s->policies_self = l;
+    s->repl = &mc_repl_ops;
+    s->repl_self = s;
+    *out = l;
+    return 0;
+}
+
+static void half_stop(struct mc_lua *l)
+{
+    mc_edge_stop(l->edge);
+}
+
+static struct mc_policy half_policy(struct mc_lua *l)
+{
+    return mc_policies_policy(l->policies);
+}
+
+const struct mc_lua_half mc_lua_half = {
+    .table = mc_lua_table,
+    .open = half_open,
+    .policy = half_policy,
+    .edge = &edge_ops,
+    .stop = half_stop,
+    .close = half_close,
+};

@@ -1,0 +1,60 @@
+--- chat.lua: messages to token ids by the model's chat template.
+--
+-- Trusted. The template is compiled once a VM, at its first use. Only the template's own
+-- text can become control tokens: what a request brought stays text (template.lua marks it).
+
+local host = require "mc.host"
+local seq = require "mc.seq"
+
+local M = {}
+local compiled, trusted
+
+local function compile()
+  local source, bos, eos = host.engine.template()
+  if not source then
+    return nil, host.error("unsupported_parameter",
+      "this model has no chat template: use /v1/completions", "messages")
+  end
+  local template = require "mc.template" -- large: only VMs that chat load it
+  local t, err = template.compile(source, { clock = host.time })
+  if not t then
+    return nil, host.error("internal_error", ("the model's chat template: %s (line %s)")
+      :format(err.message, err.line or "?"))
+  end
+  compiled, trusted = t, { bos_token = bos, eos_token = eos }
+  return t
+end
+
+--- The pieces {text, from_user} that messages become. opts: add_generation_prompt (true),
+-- kwargs (more variables of the template), tools.
+function M.pieces(messages, opts)
+  opts = opts or {}
+  local t, err = compiled, nil
+  if not t then t, err = compile() end
+  if not t then return nil, err end
+  local vars = {}
+  for k, v in pairs(opts.kwargs or {}) do
+    if type(k) == "string" then vars[k] = v end
+  end
+  vars.messages, vars.tools = messages, opts.tools
+  vars.add_generation_prompt = opts.add_generation_prompt ~= false
+  local pieces, why = t:render(vars, trusted)
+  if pieces then return pieces end
+  return nil, host.error(why.internal and "internal_error" or "invalid_value",
+    "the chat template: " .. why.message, "messages")
+end
+
+--- The ids that messages become, as mc.submit{ids =} takes them. Waits.
+function M.render(messages, opts)
+  local pieces, err = M.pieces(messages, opts)
+  if not pieces then return nil, err end
+  local parts = {}
+  for i, p in ipairs(pieces) do
+    parts[2 * i - 1], parts[2 * i] = p.text, not p.from_user
+  end
+  if #parts == 0 then parts = { "", false } end
+  return seq.encode(parts)
+end
+
+seq.render = M.render
+return M

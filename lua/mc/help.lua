@@ -1,0 +1,57 @@
+--- help.lua: help() in the REPL, out of the reference in lua/mc/meta.
+--
+-- Trusted. The reference is LuaLS annotations: what editors read is what help() says.
+
+local host = require "mc.host"
+
+local M = {}
+local entries -- name -> {signature, text}
+local order
+
+local function add(name, signature, doc)
+  if not entries[name] then order[#order + 1] = name end
+  entries[name] = { signature = signature, text = table.concat(doc, "\n") }
+end
+
+-- Functions and their comments out of one meta file.
+local function read(source)
+  local doc = {}
+  for line in source:gmatch("[^\n]*") do
+    local comment = line:match("^%-%-%-%s?(.*)$")
+    local name, args = line:match("^function ([%w_.:]+)(%b())")
+    if comment then
+      doc[#doc + 1] = comment
+    elseif name then
+      add(name, name .. args, doc)
+      doc = {}
+    elseif line ~= "" then
+      doc = {}
+    end
+  end
+end
+
+local function load()
+  entries, order = {}, {}
+  read(host.embedded("lua/mc/meta/mc.lua") or "")
+end
+
+--- Help on a name ("mc.submit", "seq:wait"), or the list of all names.
+function M.help(name)
+  if not entries then load() end
+  if type(name) == "string" and entries[name] then
+    local e = entries[name]
+    return e.signature .. "\n" .. e.text
+  end
+  if type(name) == "string" then
+    local found = {}
+    for _, n in ipairs(order) do
+      if n:find(name, 1, true) then found[#found + 1] = n end
+    end
+    if #found == 1 then return M.help(found[1]) end
+    if #found > 1 then return table.concat(found, "\n") end
+    return "nothing is called " .. name
+  end
+  return "help \"NAME\" says more:\n  " .. table.concat(order, "\n  ")
+end
+
+return M

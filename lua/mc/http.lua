@@ -1,0 +1,220 @@
+--- http.lua: requests, responses and the table of routes.
+--
+-- Trusted. A handler gets req (a table: method, path, params, query, headers, tenant, id)
+-- and res. What a handler does not answer itself (an error, a wrong body) is answered here
+-- or by the host.
+
+local host = require "mc.host"
+local schema = require "mc.schema"
+local wait = require("mc.wait").wait
+
+local http, json = host.http, host.json
+local M = {}
+
+-- ---- req -------------------------------------------------------------------------------
+
+local Req = {}
+local RES = {} -- req[RES] is the response's handle
+
+-- Ends this request's task, through any pcall of the script: a task that has finished is
+-- dropped at its next wait.
+local function stop(res)
+  http.finish(res)
+  while true do wait("req:json") end
+end
+
+local function refuse(res, err)
+  http.fail(res, err)
+  stop(res)
+end
+
+--- The body as bytes.
+function Req.body(req)
+  return http.body(req[RES])
+end
+
+--- The body as JSON, checked by a schema (see schema.lua). When it is wrong the client has
+-- its 400 and this call does not return.
+function Req.json(req, want)
+  local res = req[RES]
+  local body, err = http.json(res)
+  if body == nil then return refuse(res, err) end
+  if not want then return body end
+  local checked, message, field = schema.check(body, want)
+  if message then
+    return refuse(res, { code = "invalid_value", message = message, param = field })
+  end
+  return checked
+end
+
+local req_meta = { __index = Req }
+
+-- ---- res -------------------------------------------------------------------------------
+
+local Res = {}
+
+--- An answer: a value as JSON.
+function Res.json(res, value, status)
+  local text, err = json.encode(value)
+  if not text then error(tostring(err), 2) end
+  return http.send(res, status or 200, "application/json", text)
+end
+
+--- An answer: text of a type.
+function Res.text(res, text, kind, status)
+  return http.send(res, status or 200, kind or "text/plain; charset=utf-8", text)
+end
+
+--- An answer: an error {code, message, param} with its status and shape.
+function Res.fail(res, err)
+  http.fail(res, err)
+end
+
+--- A header, before the answer.
+function Res.header(res, key, value)
+  return http.header(res, key, value)
+end
+
+local function put(res, text)
+  while true do
+    local ok, err = http.write(res, text)
+    if ok ~= false then return ok, err end
+    host.task.sleep(0.02) -- the client reads slowly
+    wait("res:write")
+  end
+end
+
+--- Bytes of an answer that grows; ends with the handler. Waits while the client is slow.
+function Res.write(res, text)
+  if not http.started(res) then http.begin(res, 200, "text/plain; charset=utf-8") end
+  return put(res, text)
+end
+
+--- A server-sent event. Waits while the client is slow.
+function Res.event(res, value)
+  local text, err = json.encode(value)
+  if not text then error(tostring(err), 2) end
+  if not http.started(res) then http.begin(res, 200, "text/event-stream; charset=utf-8") end
+  return put(res, "data: " .. text .. "\n\n")
+end
+
+--- Hands a sequence (or a list of them) to the pump, which writes the answer in a dialect
+-- ("chat", "completion", or {dialect =, stream =, ...}). Waits until it is complete.
+function Res.stream(res, seqs, opts)
+  if type(seqs) ~= "table" then seqs = { seqs } end
+  if type(opts) ~= "table" then opts = { dialect = opts, stream = true } end
+  opts.model = opts.model or host.server.model
+  opts.id = opts.id or (opts.dialect == "chat" and "chatcmpl-" or "cmpl-") .. host.unique()
+  http.stream(res, seqs, opts)
+  while not http.streamed(res) do wait("res:stream") end
+  return true
+end
+
+http.meta.__index = Res
+http.meta.__tostring = function() return "response" end
+
+-- ---- routes ----------------------------------------------------------------------------
+
+local exact = {} -- path -> method -> route
+local shaped = {} -- list of {parts, rest, methods}
+
+-- "/v1/models/{id*}" -> {"v1", "models"}, names; a * takes the rest of the path.
+local function split(path)
+  local parts = {}
+  for part in path:gmatch("[^/]+") do parts[#parts + 1] = part end
+  return parts
+end
+
+local ROUTE = { handler = true, body_max = true, timeout = true, auth = true,
+  concurrency = true }
+
+local function check_route(file, key, route)
+  if type(route) == "function" then route = { handler = route } end
+  if type(route) ~= "table" or type(route.handler) ~= "function" then
+    error(("%s: '%s' must be a function or a table with a handler"):format(file, key), 0)
+  end
+  for k in pairs(route) do
+    if not ROUTE[k] then
+      error(("%s: '%s' has an unknown key '%s'"):format(file, key, tostring(k)), 0)
+    end
+  end
+  return { handler = route.handler, auth = route.auth ~= false, body_max = route.body_max,
+    concurrency = route.concurrency, running = 0 }
+end
+
+local function methods_of(path)
+  if not path:find("{", 1, true) then
+    exact[path] = exact[path] or {}
+    return exact[path]
+  end
+  for _, s in ipairs(shaped) do
+    if s.path == path then return s.methods end
+  end
+  local s = { path = path, parts = split(path), methods = {} }
+  shaped[#shaped + 1] = s
+  return s.methods
+end
+
+--- Adds the routes of one file: keys "METHOD /path".
+function M.add_routes(file, t)
+  for key, route in pairs(t) do
+    local method, path = tostring(key):match("^(%u+) (/%S*)$")
+    if method then
+      local methods = methods_of(path)
+      if methods[method] then
+        error(("%s: '%s' is a route of another file too"):format(file, key), 0)
+      end
+      methods[method] = check_route(file, key, route)
+    end
+  end
+end
+
+local function match(s, parts)
+  local params = {}
+  for i, want in ipairs(s.parts) do
+    local name, rest = want:match("^{(%w+)(%*?)}$")
+    if rest == "*" and parts[i] then
+      params[name] = table.concat(parts, "/", i)
+      return params
+    end
+    if not parts[i] or (not name and parts[i] ~= want) then return nil end
+    if name then params[name] = parts[i] end
+  end
+  return #parts == #s.parts and params or nil
+end
+
+local function find(path)
+  if exact[path] then return exact[path], {} end
+  local parts = split(path)
+  for _, s in ipairs(shaped) do
+    local params = match(s, parts)
+    if params then return s.methods, params end
+  end
+end
+
+local function allow(methods)
+  local names = {}
+  for name in pairs(methods) do names[#names + 1] = name end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
+--- Runs the handler of a request. denied: why its key was refused, or nil.
+function M.handle(req, res, denied)
+  local methods, params = find(req.path)
+  if not methods then
+    return http.fail(res, { code = "not_found", message = "there is no " .. req.path })
+  end
+  local route = methods[req.method]
+  if not route then
+    http.header(res, "allow", allow(methods))
+    return http.fail(res, { code = "method_not_allowed",
+      message = ("%s takes %s"):format(req.path, allow(methods)) })
+  end
+  if denied and route.auth then return http.fail(res, denied) end
+  req.params = params
+  req[RES] = res
+  route.handler(setmetatable(req, req_meta), res)
+end
+
+return M

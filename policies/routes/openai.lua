@@ -1,0 +1,284 @@
+-- openai.lua: the OpenAI endpoints. Copy it to make your own dialect of them.
+--
+-- A body is checked by shape here and by value in mc.submit, which names the field at
+-- fault. Answers, streamed or whole, are written by the pump (res:stream).
+
+local R = { api = 1, kind = "routes" }
+local null = mc.json.null
+
+-- What goes to mc.submit under its own name.
+local PASSED = { "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+  "presence_penalty", "frequency_penalty", "min_tokens", "seed", "stop", "stop_token_ids",
+  "ignore_eos", "logit_bias" }
+
+local COMMON = {
+  model = "string?", stream = "boolean?", n = "integer? 1..128", user = "any?",
+  stream_options = "object?", return_token_ids = "boolean?", cache_salt = "string?",
+}
+
+local function shape(more)
+  local all = {}
+  for k, v in pairs(COMMON) do all[k] = v end
+  for k, v in pairs(more) do all[k] = v end
+  return all
+end
+
+local COMPLETION = shape { prompt = "string|array", echo = "boolean?",
+  logprobs = "integer? 0..20", best_of = "integer?", suffix = "string?" }
+local CHAT = shape { messages = "array 1..4096", logprobs = "boolean?",
+  top_logprobs = "integer? 0..20", chat_template_kwargs = "object?",
+  add_generation_prompt = "boolean?" }
+
+local function bad(param, message, code)
+  return { code = code or "invalid_value", message = message, param = param }
+end
+
+-- A number of tokens: nil when absent, -1 (as room allows) when null.
+local function count(b, name)
+  local v = b[name]
+  if v == nil then return nil end
+  if v == null then return -1 end
+  if type(v) == "table" then v = v.value end
+  if type(v) ~= "number" or v ~= math.floor(v) or v < 0 then
+    return nil, bad(name, name .. " must be a whole number of at least 0")
+  end
+  return v
+end
+
+local function is_model(name)
+  return name == nil or name == "default" or name == mc.engine.models()[1].id
+end
+
+local function common(b, req)
+  if not is_model(b.model) then
+    return nil, { code = "model_not_found", param = "model",
+      message = ("The model '%s' does not exist"):format(b.model:sub(1, 80)) }
+  end
+  local o = { name = req.id, tenant = req.tenant_id, salt = b.cache_salt }
+  for _, k in ipairs(PASSED) do
+    local v = b[k]
+    if v ~= nil and v ~= null then o[k] = v end
+  end
+  return o
+end
+
+local function stream_opts(b, dialect)
+  local so = b.stream_options or {}
+  return { dialect = dialect, stream = b.stream or false, token_ids = b.return_token_ids,
+    include_usage = so.include_usage == true,
+    continuous_usage = so.continuous_usage_stats == true }
+end
+
+-- One sequence for each prompt and index; the seed of each is its own.
+local function submit_all(prompts, field, n, o)
+  local seqs = {}
+  for _, p in ipairs(prompts) do
+    for index = 0, n - 1 do
+      o[field], o.index = p, index
+      local s, err = mc.submit(o)
+      if not s then return nil, err end
+      seqs[#seqs + 1] = s
+    end
+  end
+  return seqs
+end
+
+-- ---- completions -----------------------------------------------------------------------
+
+-- A string, a list of strings, ids, or a list of lists of ids: always a list of prompts.
+local function prompts_of(p)
+  if type(p) == "string" then return { p } end
+  local kind = type(p[1])
+  if kind == "number" then return { p } end
+  for _, one in ipairs(p) do
+    if type(one) ~= kind then return nil end
+  end
+  if kind ~= "string" and kind ~= "table" then return nil end
+  return p
+end
+
+local function unsupported(b)
+  if b.suffix and b.suffix ~= "" then return "suffix" end
+  if b.best_of and b.best_of ~= (b.n or 1) then return "best_of" end
+  if b.echo and b.logprobs then return "logprobs" end
+end
+
+R["POST /v1/completions"] = function(req, res)
+  local b = req:json(COMPLETION)
+  local o, err = common(b, req)
+  if not o then return res:fail(err) end
+  local name = unsupported(b)
+  if name then
+    return res:fail(bad(name, name .. " is not supported here", "unsupported_parameter"))
+  end
+  local prompts, n = prompts_of(b.prompt), b.n or 1
+  if not prompts then
+    return res:fail(bad("prompt", "prompt must be a string, token ids, or a list of either"))
+  end
+  if #prompts * n > 128 then
+    return res:fail(bad("n", "more than 128 choices in one request"))
+  end
+  o.limit, err = count(b, "max_tokens")
+  if err then return res:fail(err) end
+  o.limit = o.limit or 16
+  o.logprobs = b.logprobs
+  local seqs
+  seqs, err = submit_all(prompts, "prompt", n, o)
+  if not seqs then return res:fail(err) end
+  local so = stream_opts(b, "completion")
+  so.prompts, so.logprobs = #prompts, b.logprobs
+  if b.echo then
+    so.echo = {}
+    for i, p in ipairs(prompts) do
+      so.echo[i] = type(p) == "string" and p or mc.vocab.decode(p)
+    end
+  end
+  res:stream(seqs, so)
+end
+
+-- ---- chat ------------------------------------------------------------------------------
+
+local ROLES = { system = "system", developer = "system", user = "user",
+  assistant = "assistant", tool = "tool" }
+
+local function content_of(c, at)
+  if c == nil or c == null then return "" end
+  if type(c) == "string" then return c end
+  local texts = {}
+  for i, part in ipairs(type(c) == "table" and c or {}) do
+    if type(part) ~= "table" or part.type ~= "text" or type(part.text) ~= "string" then
+      return nil, bad(at .. "." .. i - 1, "only text parts are supported")
+    end
+    texts[i] = part.text
+  end
+  if type(c) ~= "table" or c.type then
+    return nil, bad(at, at .. " must be a string or a list of parts")
+  end
+  return table.concat(texts, "\n")
+end
+
+-- Arguments come as JSON text or, from some clients, as the object itself.
+local function calls_of(calls, at)
+  if type(calls) ~= "table" then return nil end
+  for i, call in ipairs(calls) do
+    local f = type(call) == "table" and call["function"]
+    if type(f) ~= "table" then
+      return nil, bad(at, ("%s.tool_calls.%d has no function"):format(at, i - 1))
+    end
+    if type(f.arguments) == "string" then
+      local args = mc.json.decode(f.arguments ~= "" and f.arguments or "{}", true)
+      if type(args) ~= "table" then
+        return nil, bad(at, ("%s.tool_calls.%d: its arguments are no JSON object")
+          :format(at, i - 1))
+      end
+      f.arguments = args
+    end
+  end
+  return #calls > 0 and calls or nil
+end
+
+local function message_of(m, at)
+  if type(m) ~= "table" or not ROLES[m.role] then
+    return nil, bad(at .. ".role", at .. ".role must be system, developer, user, assistant"
+      .. " or tool")
+  end
+  local err
+  m.role = ROLES[m.role]
+  m.content, err = content_of(m.content, at .. ".content")
+  if err then return nil, err end
+  m.tool_calls, err = calls_of(m.tool_calls, at)
+  if err then return nil, err end
+  return m
+end
+
+local function unsupported_chat(b)
+  if type(b.tools) == "table" and #b.tools > 0 then return "tools" end
+  if type(b.functions) == "table" and #b.functions > 0 then return "functions" end
+  local f = b.response_format
+  if f and f ~= null and not (type(f) == "table" and f.type == "text") then
+    return "response_format"
+  end
+end
+
+R["POST /v1/chat/completions"] = function(req, res)
+  local b = req:json(CHAT)
+  local o, err = common(b, req)
+  if not o then return res:fail(err) end
+  local name = unsupported_chat(b)
+  if name then
+    return res:fail(bad(name, name .. " is not supported here", "unsupported_parameter"))
+  end
+  for i, m in ipairs(b.messages) do
+    b.messages[i], err = message_of(m, "messages." .. i - 1)
+    if err then return res:fail(err) end
+  end
+  if b.top_logprobs and not b.logprobs then
+    return res:fail(bad("top_logprobs", "top_logprobs needs logprobs"))
+  end
+  o.limit, err = count(b, "max_completion_tokens")
+  if not o.limit and not err then o.limit, err = count(b, "max_tokens") end
+  if err then return res:fail(err) end
+  o.logprobs = b.logprobs and (b.top_logprobs or 0) or nil
+  o.ids, err = mc.chat.render(b.messages, { kwargs = b.chat_template_kwargs,
+    add_generation_prompt = b.add_generation_prompt ~= false })
+  if not o.ids then return res:fail(err) end
+  local seqs
+  seqs, err = submit_all({ o.ids }, "ids", b.n or 1, o)
+  if not seqs then return res:fail(err) end
+  local so = stream_opts(b, "chat")
+  so.logprobs = o.logprobs
+  res:stream(seqs, so)
+end
+
+-- ---- models and tokens -----------------------------------------------------------------
+
+local function model_of(m)
+  return { id = m.id, object = "model", created = m.created, owned_by = "mascon",
+    max_model_len = m.max_context }
+end
+
+R["GET /v1/models"] = function(_, res)
+  local list = mc.json.array {}
+  for i, m in ipairs(mc.engine.models()) do list[i] = model_of(m) end
+  res:json { object = "list", data = list }
+end
+
+R["GET /v1/models/{id*}"] = function(req, res)
+  local m = mc.engine.models()[1]
+  if not is_model(req.params.id) then
+    return res:fail { code = "model_not_found", param = "model",
+      message = ("The model '%s' does not exist"):format(req.params.id:sub(1, 80)) }
+  end
+  res:json(model_of(m))
+end
+
+R["POST /v1/tokenize"] = function(req, res)
+  local b = req:json { prompt = "string?", messages = "array?", model = "string?",
+    add_special_tokens = "boolean?", add_generation_prompt = "boolean?" }
+  local tokens, err
+  if b.messages then
+    for i, m in ipairs(b.messages) do
+      b.messages[i], err = message_of(m, "messages." .. i - 1)
+      if err then return res:fail(err) end
+    end
+    tokens, err = mc.chat.render(b.messages,
+      { add_generation_prompt = b.add_generation_prompt ~= false })
+    tokens = tokens and mc.vocab.table(tokens)
+  elseif b.prompt then
+    tokens, err = mc.vocab.encode(b.prompt, { bos = b.add_special_tokens ~= false })
+  else
+    err = bad("prompt", "prompt or messages is needed")
+  end
+  if not tokens then return res:fail(err) end
+  res:json { tokens = tokens, count = #tokens,
+    max_model_len = mc.engine.models()[1].max_context }
+end
+
+R["POST /v1/detokenize"] = function(req, res)
+  local b = req:json { tokens = "array", model = "string?" }
+  local text, err = mc.vocab.decode(b.tokens)
+  if not text then return res:fail(err) end
+  res:json { prompt = text }
+end
+
+return R
