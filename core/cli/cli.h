@@ -63,6 +63,9 @@ int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engi
 int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_serve(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_version(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_config(int argc, char **argv, const struct mc_lua_half *lua);
 

@@ -7,12 +7,32 @@
 
 #include <jansson.h>
 
-#include "core/base/err.h"
+#include "core/engine/policy.h"
+#include "core/serve/server.h"
+
+struct mc_lua; /* the Lua half of one server: generations, step VM, edge VMs, sessions */
+
+struct mc_lua_opts {
+    const char *policies; /* directory; NULL: the built-in set */
+    bool watch;           /* reload when files change */
+    int edge_vms;
+};
 
 struct mc_lua_half {
     /* Runs a settings file (no API, no I/O, 1 s at most) that returns a table; any thread.
      * A new reference. */
     int (*table)(const char *path, json_t **out, struct mc_err *err);
+    /* Loads the policies and builds the VMs; sets s->policies. The engine of s is open and
+     * not started; s outlives the result. */
+    int (*open)(struct mc_server *s, const struct mc_lua_opts *o, struct mc_lua **out,
+                struct mc_err *err);
+    /* What the engine asks; valid until close. */
+    struct mc_policy (*policy)(struct mc_lua *l);
+    const struct mc_edge_ops *edge; /* its self is the struct mc_lua */
+    /* Ends the handlers that stream nothing; nothing new begins. Before the pump closes. */
+    void (*stop)(struct mc_lua *l);
+    /* After the HTTP server, the engine and the pump have stopped. */
+    void (*close)(struct mc_lua *l);
 };
 
 #endif

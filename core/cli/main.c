@@ -1,24 +1,34 @@
 /* main.c - the program: the table of subcommands, and the one place that knows both sides.
  *
  * core/ runs without Lua; the Lua half reaches it as the functions of struct mc_lua_half,
- * filled here. THREAD: main. */
+ * passed on here. THREAD: main. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
-#include "lua/host/settings.h"
-
-static const struct mc_lua_half lua_half = {
-    .table = mc_lua_table,
-};
+#include "lua/host/half.h"
 
 const struct mc_cmd mc_cmds[] = {
+    {"attach", "[--socket PATH] [-e EXPR] [FILE]", "a Lua REPL in a running server",
+     mc_cmd_attach},
+    {"cancel", "ID [WHY]", "end a sequence or a request", mc_cmd_verb},
     {"bench", "[run] MODEL [flags]", "measure a model's speed", mc_cmd_bench},
     {"config", "--dump [flags of serve]", "show the settings that serve would use",
      mc_cmd_config},
+    {"drain", "[SECONDS]", "finish open requests, then end the server", mc_cmd_verb},
     {"eval", "MODEL --golden DIR", "hold a model against golden files", mc_cmd_eval},
+    {"kv", "", "KV pages of a running server", mc_cmd_verb},
+    {"log", "[UNIT] LEVEL", "change a log level", mc_cmd_verb},
+    {"policy", "list | check [NAME]", "what policies run; try files", mc_cmd_verb},
+    {"reload", "", "load the policies again", mc_cmd_verb},
+    {"rollback", "", "go back to the policies before", mc_cmd_verb},
+    {"seqs", "", "live sequences", mc_cmd_verb},
+    {"serve", "MODEL [flags]", "serve a model over HTTP", mc_cmd_serve},
+    {"set", "KEY VALUE", "change a live setting", mc_cmd_verb},
+    {"stats", "", "counters since the start", mc_cmd_verb},
+    {"status", "", "state, model and load of a running server", mc_cmd_verb},
     {"tokenize", "MODEL [flags]", "standard input's text as token ids",
      mc_cmd_tokenize},
     {"version", "", "print the version", mc_cmd_version},
@@ -64,9 +74,9 @@ int main(int argc, char **argv)
         strcmp(argv[1], "help") == 0)
         return help(stdout);
     if (strcmp(argv[1], "--version") == 0)
-        return mc_cmd_version(1, argv + 1, &lua_half);
+        return mc_cmd_version(1, argv + 1, &mc_lua_half);
     for (c = mc_cmds; c->name; c++)
         if (strcmp(c->name, argv[1]) == 0)
-            return c->run(argc - 1, argv + 1, &lua_half);
+            return c->run(argc - 1, argv + 1, &mc_lua_half);
     return unknown(argv[1]);
 }

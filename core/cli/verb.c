@@ -1,0 +1,146 @@
+/* verb.c - the verbs as words of the command line: `mascon seqs`, `mascon policy list`.
+ *
+ * Sends one request to the server's socket and shows the answer: fields a line, rows as
+ * columns, or --json. OWNS nothing after it returns. THREAD: main. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/cli/cli.h"
+#include "core/cli/client.h"
+
+enum { CELL = 64, COLUMNS = 16 };
+
+/* A value on one line, without control bytes. */
+static void cell(const json_t *v, char *out, size_t cap)
+{
+    char *text = NULL, *p;
+
+    if (json_is_string(v))
+        snprintf(out, cap, "%s", json_string_value(v));
+    else if (json_is_real(v))
+        snprintf(out, cap, "%.6g", json_real_value(v));
+    else if (v && (text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT)))
+        snprintf(out, cap, "%s", text);
+    else
+        snprintf(out, cap, "%s", "");
+    free(text);
+    for (p = out; *p; p++)
+        if ((unsigned char)*p < 32 || *p == 127)
+            *p = '?';
+}
+
+static void show_object(const json_t *o)
+{
+    char text[1024];
+    const char *key;
+    json_t *v;
+    size_t i;
+
+    json_object_foreach((json_t *)o, key, v) {
+        if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
+            json_t *row;
+
+            json_array_foreach(v, i, row) {
+                cell(row, text, sizeof text);
+                printf("%-14s %s\n", key, text);
+            }
+            continue;
+        }
+        cell(v, text, sizeof text);
+        printf("%-14s %s\n", key, text);
+    }
+}
+
+/* Rows of like objects, as columns of the first one's keys. */
+static void show_rows(const json_t *rows)
+{
+    const char *keys[COLUMNS], *key;
+    int width[COLUMNS], n = 0, i;
+    char text[CELL];
+    json_t *row, *v;
+    size_t r;
+
+    json_object_foreach(json_array_get(rows, 0), key, v) {
+        if (n == COLUMNS)
+            break;
+        width[n] = (int)strlen(key);
+        keys[n++] = key;
+    }
+    json_array_foreach(rows, r, row) {
+        for (i = 0; i < n; i++) {
+            cell(json_object_get(row, keys[i]), text, sizeof text);
+            if ((int)strlen(text) > width[i])
+                width[i] = (int)strlen(text);
+        }
+    }
+    for (i = 0; i < n; i++)
+        printf("%-*s%s", width[i], keys[i], i + 1 < n ? "  " : "\n");
+    json_array_foreach(rows, r, row) {
+        for (i = 0; i < n; i++) {
+            cell(json_object_get(row, keys[i]), text, sizeof text);
+            printf("%-*s%s", width[i], text, i + 1 < n ? "  " : "\n");
+        }
+    }
+}
+
+static void show(const json_t *v, bool json)
+{
+    char text[1024];
+
+    if (json) {
+        json_dumpf(v, stdout, JSON_ENCODE_ANY | JSON_INDENT(2));
+        printf("\n");
+    } else if (json_is_object(v)) {
+        show_object(v);
+    } else if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
+        show_rows(v);
+    } else if (!json_is_array(v)) {
+        cell(v, text, sizeof text);
+        printf("%s\n", text);
+    }
+}
+
+static int call(const char *socket, const char *verb, json_t *params, bool json)
+{
+    struct mc_client *c = NULL;
+    json_t *result = NULL;
+    struct mc_err err;
+    int rc = mc_client_open(socket, &c, &err);
+
+    if (rc < 0)
+        json_decref(params);
+    else
+        rc = mc_client_call(c, verb, params, &result, &err);
+    if (rc == 0)
+        show(result, json);
+    else
+        rc = mc_cli_fail(&err);
+    json_decref(result);
+    mc_client_close(c);
+    return rc;
+}
+
+int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua)
+{
+    struct mc_settings set;
+    bool json = false;
+    const struct mc_flag flags[] = {{"json", NULL, &json, "the answer as JSON"}, {0}};
+    struct mc_args a = {.word = argv[0], .usage = "[arguments]", .who = MC_FOR_SOCK,
+                        .flags = flags, .max = 4, .set = &set};
+    char verb[64];
+    json_t *params;
+    int rc = mc_args_parse(&a, argc, argv, lua), i = 0;
+
+    if (rc < 0) {
+        snprintf(verb, sizeof verb, "%s", argv[0]);
+        if (strcmp(verb, "policy") == 0) /* its verbs are policy.list, policy.check */
+            snprintf(verb, sizeof verb, "policy.%s", a.n_pos ? a.pos[i++] : "list");
+        params = json_array();
+        for (; i < a.n_pos; i++)
+            json_array_append_new(params, json_string(a.pos[i]));
+        rc = call(set.socket, verb, params, json);
+    }
+    mc_settings_free(&set);
+    return rc;
+}
