@@ -78,7 +78,7 @@ static int32_t draw_list(const struct row *w, uint64_t *keys, int32_t n)
 
 /* ---- what may be drawn --------------------------------------------------------------- */
 
-/* How many of the list's first reach mass; n + 1 when all don't. */
+/* How many of the list's first it takes to reach mass; n + 1 when all are too few. */
 static int32_t nucleus(const struct row *w, const uint64_t *keys, int32_t n, double mass)
 {
     double sum = 0;
@@ -153,7 +153,7 @@ static int32_t draw_top_p(const struct row *w, const struct mc_samp *s)
         }
         set = to_cut(mc_vocab_cut(w->x, w->n, w->max, mass, cut));
     }
-    set.min_p = s->min_p;
+    set.min_p = s->min_p < 1 ? s->min_p : 1; /* the best stays */
     return draw_set(w, set);
 }
 
@@ -205,7 +205,7 @@ static void list_cands(const struct row *w, float lse, struct mc_out *out)
 
 static void sample_row(const struct mc_sample_p *p, int32_t r)
 {
-    int32_t t = p->rows.out_row[r], slot = p->rows.slot[p->rows.row_seq[t]];
+    int32_t t = p->rows.out_row[r], slot = p->rows.slot[p->rows.row_seq[t]], tok;
     const struct mc_slot *sl = &p->slots[slot];
     const float *raw = p->raw + (int64_t)r * p->pitch, *stat = p->stat + (int64_t)r * 4;
     struct mc_out *out = memset(&p->out[r], 0, sizeof *out);
@@ -223,7 +223,12 @@ static void sample_row(const struct mc_sample_p *p, int32_t r)
     if (out->bad)
         return;
     w.u = mc_philox_draw(sl->samp.seed_lo, sl->samp.seed_hi, out->pos);
-    out->tok = draw(&w, &sl->samp);
+    tok = draw(&w, &sl->samp);
+    if (tok < 0 || tok >= p->n_real) { /* settings that nobody should have let through */
+        out->bad = MC_BAD_LOGITS;
+        return;
+    }
+    out->tok = tok;
     out->logprob = raw[out->tok] - stat[3];
     out->raw_lse = stat[3];
     if (sl->samp.flags & MC_SAMP_TOP)

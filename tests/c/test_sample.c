@@ -272,6 +272,34 @@ static void sample_tiny_values_are_greedy(void **state)
     fix_free(f);
 }
 
+/* What the front should have refused: a token or a bad row, never anything else. */
+static void sample_survives_senseless_settings(void **state)
+{
+    static const float odd[] = {-INFINITY, -1, 0, 1e-40f, 1.5f, INFINITY, NAN};
+    struct fix *f = fix_new(1, 3000, 3000);
+    struct mc_samp *s = &f->slots[0].samp;
+    int a, b, c, k;
+
+    (void)state;
+    for (a = 0; a < 7; a++)
+        for (b = 0; b < 7; b++)
+            for (c = 0; c < 7; c++)
+                for (k = 0; k < 2; k++) {
+                    *s = PLAIN;
+                    s->temperature = odd[a];
+                    s->top_p = odd[b];
+                    s->min_p = odd[c];
+                    s->top_k = k * 5;
+                    fill(f, 1, 19);
+                    row(f, 0)[7] = -INFINITY;
+                    chain(f);
+                    sample(f);
+                    assert_in_range(f->out[0].tok + 1, 0, 3000);
+                    assert_int_equal(f->out[0].tok < 0, f->out[0].bad != 0);
+                }
+    fix_free(f);
+}
+
 /* Many bans and a greedy row among random ones: as when it is alone. */
 static void sample_greedy_row_ignores_its_batch(void **state)
 {
@@ -543,6 +571,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(nll_is_lse_minus_target),
     cmocka_unit_test(sample_greedy_takes_the_lowest_id_on_ties),
     cmocka_unit_test(sample_tiny_values_are_greedy),
+    cmocka_unit_test(sample_survives_senseless_settings),
     cmocka_unit_test(sample_greedy_row_ignores_its_batch),
     cmocka_unit_test(sample_top_k_off_values_are_one_thing),
     cmocka_unit_test(sample_draws_follow_the_distribution),
