@@ -61,6 +61,7 @@ int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engi
                   struct mc_err *err);
 
 int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_doctor(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);

@@ -18,6 +18,8 @@ const struct mc_cmd mc_cmds[] = {
     {"config", "--dump [flags of serve]", "show the settings that serve would use",
      mc_cmd_config},
     {"drain", "[SECONDS]", "finish open requests, then end the server", mc_cmd_verb},
+    {"doctor", "[MODEL] [flags]", "what this machine can do, and a model needs",
+     mc_cmd_doctor},
     {"eval", "MODEL --golden DIR", "hold a model against golden files", mc_cmd_eval},
     {"kv", "", "KV pages of a running server", mc_cmd_verb},
     {"log", "[UNIT] LEVEL", "change a log level", mc_cmd_verb},
