@@ -1,0 +1,138 @@
+--- callables.lua: the values that run a template's own code: macros and `loop`.
+--
+-- Both live as long as their rendering and hold the frame they were made in.
+
+local ops = require "mc.jinja.ops"
+local rt_ = require "mc.jinja.rt"
+local str = require "mc.jinja.str"
+local V = require "mc.jinja.values"
+
+local M = {}
+
+local fail = rt_.fail
+
+-- loop ----------------------------------------------------------------------------
+
+local LOOP = V.kind "LoopContext"
+
+local function item(l, i, message)
+  local v = l.items[i]
+  if i < 1 or i > l.n then
+    return V.undefined(nil, nil, message)
+  end
+  return v
+end
+
+LOOP.attrs = {
+  index = function(l) return l.i end,
+  index0 = function(l) return l.i - 1 end,
+  revindex = function(l) return l.n - l.i + 1 end,
+  revindex0 = function(l) return l.n - l.i end,
+  first = function(l) return l.i == 1 end,
+  last = function(l) return l.i == l.n end,
+  length = function(l) return l.n end,
+  depth = function(l) return l.depth0 + 1 end,
+  depth0 = function(l) return l.depth0 end,
+  previtem = function(l) return item(l, l.i - 1, "there is no previous item") end,
+  nextitem = function(l) return item(l, l.i + 1, "there is no next item") end,
+  cycle = function(l)
+    return V.func("cycle", function(_, args)
+      if args.n == 0 then fail("no items for cycling given") end
+      return args[(l.i - 1) % args.n + 1]
+    end)
+  end,
+  changed = function(l)
+    return V.func("changed", function(_, args)
+      local now = V.tuple(args)
+      if l.seen and ops.eq(l.seen, now) then return false end
+      l.seen = now
+      return true
+    end)
+  end,
+}
+LOOP.len = function(l) return l.n end
+
+local function not_recursive()
+  fail("The loop must have the 'recursive' marker to be called recursively.")
+end
+
+--- The variable `loop` of a loop over items[1..n]; the loop moves its field i.
+function M.loop(items, n, recurse, depth0)
+  return {
+    t = LOOP, items = items, n = n, i = 1, depth0 = depth0,
+    call = recurse or not_recursive,
+  }
+end
+
+-- macros --------------------------------------------------------------------------
+
+local MACRO = V.kind "Macro"
+
+-- Puts arguments into the slots of frame g; returns the keywords left, as a set.
+local function bind(def, g, args, kw)
+  local left = {}
+  for _, k in ipairs(kw or {}) do left[k] = kw[k] end
+  for i, p in ipairs(def.params) do
+    local v = args[i]
+    if i > args.n then
+      v, left[p.name] = left[p.name], nil
+    end
+    g[p.i] = v
+  end
+  local slot = def.special.caller
+  if slot then
+    g[slot] = left.caller or V.undefined("caller", nil, "No caller defined")
+    left.caller = nil
+  end
+  return left
+end
+
+-- What is over: positional ones to varargs, keywords to kwargs, or an error.
+local function bind_rest(def, g, args, kw, left)
+  local count, special = #def.params, def.special
+  if special.kwargs then
+    local d = V.dict()
+    for _, k in ipairs(kw or {}) do
+      if left[k] ~= nil then V.put(d, k, left[k]) end
+    end
+    g[special.kwargs] = d
+  elseif next(left) then
+    fail("macro '%s' takes no keyword argument '%s'", def.name or "caller", next(left))
+  end
+  if special.varargs then
+    local more = V.tuple {}
+    for i = count + 1, args.n do more[i - count] = args[i] end
+    g[special.varargs] = more
+  elseif args.n > count then
+    fail("macro '%s' takes not more than %d argument(s)", def.name or "caller", count)
+  end
+end
+
+--- A function from the frame around it to a macro's value. def: name (nil for the
+-- caller of a call block), params {name, i = slot, default = closure}, special =
+-- slots of caller, kwargs and varargs where the body reads them, enter, body.
+function M.macro(def)
+  local function run(rt, f, args, kw)
+    local g = { rt = rt, up = f }
+    bind_rest(def, g, args, kw, bind(def, g, args, kw))
+    local out, line = rt_.enter(rt)
+    def.enter(g)
+    for _, p in ipairs(def.params) do
+      if g[p.i] == nil then
+        g[p.i] = p.default and p.default(g) or V.undefined(p.name, nil,
+          ("parameter '%s' was not provided"):format(p.name))
+      end
+    end
+    def.body(g)
+    local written = rt_.leave(rt, out, line)
+    return str.concat(rt, written, written.n)
+  end
+  return function(f)
+    return {
+      t = MACRO,
+      call = function(rt, args, kw) return run(rt, f, args, kw) end,
+    }
+  end
+end
+
+return M
