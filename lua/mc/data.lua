@@ -46,11 +46,6 @@ function M.map()
   return setmetatable({}, M.MAP)
 end
 
---- Sets a field of an object, at the end of the order when it is new.
-function M.set(map, key, value)
-  map[key] = value
-end
-
 --- "null", "array", "object" or "number" for a table of this shape.
 function M.kind(t)
   local mt = getmetatable(t)

@@ -67,7 +67,7 @@ local function object_at(s, i)
   while s:sub(i, i) ~= "}" do
     key, i = string_at(s, i)
     v, i = value(s, skip(s, skip(s, i) + 1))
-    data.set(out, key, v)
+    out[key] = v
     i = skip(s, i)
     if s:sub(i, i) == "," then i = skip(s, i + 1) end
   end

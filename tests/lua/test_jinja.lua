@@ -7,6 +7,8 @@ local json = require "json"
 local tap = require "tap"
 local template = require "mc.template"
 
+jit.off() -- as in the VMs where templates run
+
 -- Feature cases --------------------------------------------------------------------
 
 -- Fri 2024-07-26 09:05:03, as jinja_cases.py has it.

@@ -68,43 +68,37 @@ end
 
 local MACRO = V.kind "Macro"
 
--- Puts arguments into the slots of frame g; returns the keywords left, as a set.
+-- Puts arguments into the slots of frame g; what is over goes to varargs and
+-- kwargs where the body reads them, and is an error where it does not.
 local function bind(def, g, args, kw)
-  local left = {}
-  for _, k in ipairs(kw or {}) do left[k] = kw[k] end
-  for i, p in ipairs(def.params) do
+  local used, params, special = {}, def.params, def.special
+  for i, p in ipairs(params) do
     local v = args[i]
-    if i > args.n then
-      v, left[p.name] = left[p.name], nil
+    if i > args.n and kw then
+      v, used[p.name] = kw[p.name], true
     end
     g[p.i] = v
   end
-  local slot = def.special.caller
-  if slot then
-    g[slot] = left.caller or V.undefined("caller", nil, "No caller defined")
-    left.caller = nil
+  if special.caller then
+    g[special.caller] = kw and kw.caller or V.undefined("caller", nil, "No caller defined")
+    used.caller = true
   end
-  return left
-end
-
--- What is over: positional ones to varargs, keywords to kwargs, or an error.
-local function bind_rest(def, g, args, kw, left)
-  local count, special = #def.params, def.special
-  if special.kwargs then
-    local d = V.dict()
-    for _, k in ipairs(kw or {}) do
-      if left[k] ~= nil then V.put(d, k, left[k]) end
+  local name, more = def.name or "caller", V.dict()
+  for _, k in ipairs(kw or {}) do
+    if not used[k] then
+      if not special.kwargs then
+        fail("macro '%s' takes no keyword argument '%s'", name, k)
+      end
+      V.put(more, k, kw[k])
     end
-    g[special.kwargs] = d
-  elseif next(left) then
-    fail("macro '%s' takes no keyword argument '%s'", def.name or "caller", next(left))
   end
+  if special.kwargs then g[special.kwargs] = more end
+  local rest = V.tuple {}
+  for i = #params + 1, args.n do rest[i - #params] = args[i] end
   if special.varargs then
-    local more = V.tuple {}
-    for i = count + 1, args.n do more[i - count] = args[i] end
-    g[special.varargs] = more
-  elseif args.n > count then
-    fail("macro '%s' takes not more than %d argument(s)", def.name or "caller", count)
+    g[special.varargs] = rest
+  elseif rest[1] ~= nil then
+    fail("macro '%s' takes not more than %d argument(s)", name, #params)
   end
 end
 
@@ -114,7 +108,7 @@ end
 function M.macro(def)
   local function run(rt, f, args, kw)
     local g = { rt = rt, up = f }
-    bind_rest(def, g, args, kw, bind(def, g, args, kw))
+    bind(def, g, args, kw)
     local out, line = rt_.enter(rt)
     def.enter(g)
     for _, p in ipairs(def.params) do

@@ -274,7 +274,7 @@ end
 -- Takes from the budget what walking a text costs.
 local function charge(rt, v)
   local s = str.text(v)
-  if s and #s > 256 then spend(rt, #s / 256) end
+  if s and #s > 128 then rt_.walk(rt, #s) end
 end
 
 -- Whether arguments are positional only and few.

@@ -38,7 +38,7 @@ local function case(fn)
   return { "", function(_, v) return str.map(v, fn) end }
 end
 
-local CHAR = "[^\128-\191][\128-\191]*"
+local CHAR = text.CHAR
 
 local function title(s)
   local inside = false

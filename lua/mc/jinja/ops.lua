@@ -32,9 +32,10 @@ end
 
 local function eq_dict(a, b)
   if #a.k ~= #b.k then return false end
-  for h, v in next, a.h do
+  for i = 1, #a.k do
+    local h = V.hash(a.k[i])
     local w = b.h[h]
-    if w == nil or not eq(v, w) then return false end
+    if w == nil or not eq(a.h[h], w) then return false end
   end
   return true
 end
@@ -216,10 +217,22 @@ end
 
 -- iteration and membership ------------------------------------------------------
 
+-- The first bytes of the characters of a text, as text.starts; for ASCII, where
+-- they are their own numbers, nothing is built.
+local BYTES = setmetatable({}, { __index = function(_, i) return i end })
+
+local function starts_of(rt, s)
+  if text.ascii(s) then
+    rt_.walk(rt, #s)
+    return BYTES, #s
+  end
+  spend(rt, #s / 16)
+  return text.starts(s)
+end
+
 --- The characters of a string value, each with its mark.
 function M.chars(rt, v)
-  local s = text_of(v)
-  local starts, n = text.starts(s)
+  local starts, n = starts_of(rt, text_of(v))
   spend(rt, n)
   local out = {}
   for i = 1, n do
@@ -284,7 +297,7 @@ function M.contains(rt, v, needle)
     if not find then
       fail("'in <string>' requires string as left operand, not %s", V.typename(needle))
     end
-    spend(rt, #s / 256 * (1 + #find / 256))
+    rt_.search(rt, #s, #find)
     return s:find(find, 1, true) ~= nil
   elseif t == DICT then
     if V.hash(needle) == nil then
@@ -351,7 +364,8 @@ function M.attr(v, name)
   return found
 end
 
-local function index(v, n, key)
+-- Where in 1..n the Python index key points, or nil.
+local function index(n, key)
   local i = type(key) == "boolean" and (key and 1 or 0) or key
   if type(i) ~= "number" or i % 1 ~= 0 then return nil end
   if i < 0 then i = i + n end
@@ -365,13 +379,11 @@ function M.getitem(rt, v, key)
   if t == DICT then
     found = V.lookup(v, key)
   elseif t == LIST or t == TUPLE or t == RANGE then
-    local i = index(v, #v, key)
+    local i = index(#v, key)
     found = i and v[i]
   elseif t == STR and type(key) ~= "string" then
-    local s = text_of(v)
-    local starts, n = text.starts(s)
-    spend(rt, n / 16)
-    local i = index(v, n, key)
+    local starts, n = starts_of(rt, text_of(v))
+    local i = index(n, key)
     found = i and str.sub(rt, v, starts[i], starts[i + 1] - 1) or nil
   elseif t == UNDEF then
     V.fail_undefined(v)
@@ -409,11 +421,10 @@ function M.slice(rt, v, lo, hi, step)
   if step == 0 then fail("slice step cannot be zero") end
   local starts, n
   if t == STR then
-    starts, n = text.starts(text_of(v))
+    starts, n = starts_of(rt, text_of(v))
   else
     n = #v
   end
-  spend(rt, n / 16)
   local from, to = bounds(n, lo, hi, step)
   if t == STR and step == 1 then
     if from >= to then return "" end

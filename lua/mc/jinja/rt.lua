@@ -2,7 +2,7 @@
 --
 -- A rendering is one table, `rt`, reachable from every frame: the buffer being
 -- written, what is left of the budget, the line being run. The budget counts
--- closures run, items walked and bytes built (256 bytes count as one), so no
+-- closures run, items walked and bytes read or built (128 count as one), so no
 -- template and no message keeps a thread for long. Owned by the call that
 -- renders; never shared, never kept.
 
@@ -39,12 +39,22 @@ function M.spend(rt, n)
   end
 end
 
+--- Takes what reading that many bytes costs.
+function M.walk(rt, bytes)
+  M.spend(rt, bytes / 128)
+end
+
+--- Takes what looking for a text of n bytes in that many costs at worst.
+function M.search(rt, bytes, n)
+  M.walk(rt, bytes * (1 + n / 256))
+end
+
 --- Called before a string of that many bytes is built.
 function M.grow(rt, bytes)
   if bytes > rt.max_bytes then
     M.fail("the rendered text is larger than %d bytes", rt.max_bytes)
   end
-  M.spend(rt, bytes / 256)
+  M.walk(rt, bytes)
 end
 
 --- Enters a call of the template's own code (macro, caller, recursive loop):

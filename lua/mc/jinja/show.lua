@@ -98,6 +98,8 @@ end
 local function put(w, s)
   w.n = w.n + 1
   w[w.n] = s
+  w.room = w.room - #s
+  if w.room < 0 then fail("a value to be written is too large") end
 end
 
 local function finish(rt, w)
@@ -175,7 +177,7 @@ end
 
 --- repr(v) as a string value.
 function M.repr(rt, v)
-  local w = { n = 0, depth = 0 }
+  local w = { n = 0, depth = 0, room = rt.max_bytes }
   repr(rt, w, v)
   return finish(rt, w)
 end
@@ -242,7 +244,8 @@ local json
 
 local function newline(w)
   if w.indent then
-    put(w, "\n" .. w.indent:rep(w.depth))
+    put(w, "\n")
+    for _ = 1, w.depth do put(w, w.indent) end
   end
 end
 
@@ -312,7 +315,7 @@ end
 -- function(rt, keys) -> keys}.
 function M.json(rt, v, opts)
   local w = {
-    n = 0, depth = 0, ascii = opts.ascii, indent = opts.indent, sort = opts.sort,
+    n = 0, depth = 0, room = rt.max_bytes, ascii = opts.ascii, indent = opts.indent, sort = opts.sort,
     comma = opts.comma or (opts.indent and "," or ", "), colon = opts.colon or ": ",
   }
   json(rt, w, v)

@@ -13,7 +13,7 @@ local rt_ = require "mc.jinja.rt"
 local M = {}
 
 local type, sub, tconcat = type, string.sub, table.concat
-local grow, spend = rt_.grow, rt_.spend
+local grow, spend, walk = rt_.grow, rt_.spend, rt_.walk
 
 local STR = { name = "str" }
 M.STR = STR
@@ -44,14 +44,14 @@ end
 local function cut(rt, v, i, j)
   if type(v) == "string" then
     local s = sub(v, i, j)
-    spend(rt, #s / 256)
+    walk(rt, #s)
     return s
   end
   local s = sub(v.s, i, j)
   if s == "" or s == v.s then
     return s == "" and s or v
   end
-  spend(rt, #s / 256)
+  walk(rt, #s)
   local old = v.f
   if old == ALL then
     return { t = STR, s = s, f = ALL }
@@ -69,6 +69,7 @@ local function cut(rt, v, i, j)
     flips[n] = old[k] - i + 1
     k = k + 1
   end
+  spend(rt, k / 8)
   if n == 0 then return s end
   return { t = STR, s = s, f = flips }
 end

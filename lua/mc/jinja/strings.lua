@@ -37,15 +37,20 @@ end
 
 -- The bytes of s that are left without the characters of `chars` at its sides.
 local function strip_chars(s, chars, left, right)
-  local set = {}
-  for c in chars:gmatch("[^\128-\191][\128-\191]*") do
-    set[c] = true
+  local set, i, j = {}, 1, #s
+  for c in chars:gmatch(text.CHAR) do set[c] = true end
+  while left and i <= j do
+    local _, e = s:find(text.CHAR_AT, i)
+    if not set[s:sub(i, e)] then break end
+    i = e + 1
   end
-  local starts, n = text.starts(s)
-  local i, j = 1, n
-  while left and i <= j and set[s:sub(starts[i], starts[i + 1] - 1)] do i = i + 1 end
-  while right and j >= i and set[s:sub(starts[j], starts[j + 1] - 1)] do j = j - 1 end
-  return starts[i], starts[j + 1] - 1
+  while right and j >= i do
+    local k = j
+    while k > i and s:find("^[\128-\191]", k) do k = k - 1 end
+    if not set[s:sub(k, j)] then break end
+    j = k - 1
+  end
+  return i, j
 end
 
 --- str.strip and its halves.
@@ -67,7 +72,7 @@ end
 -- First bytes of sep in s, from the left and apart; at most max, -1 for all.
 local function occurrences(rt, s, sep, max)
   local at, n, i = {}, 0, 1
-  spend(rt, #s / 256 * (1 + #sep / 256))
+  rt_.search(rt, #s, #sep)
   while n ~= max do
     local j = s:find(sep, i, true)
     if not j then break end
@@ -81,20 +86,21 @@ end
 -- The same from the right, ascending.
 local function occurrences_right(rt, s, sep, max)
   local all, i = {}, 1
-  spend(rt, #s / 256 * (1 + #sep / 256))
+  rt_.search(rt, #s, #sep)
   while true do
     local j = s:find(sep, i, true)
     if not j then break end
     all[#all + 1], i = j, j + 1
   end
   spend(rt, #all)
-  local at, stop = {}, #s
+  local taken, stop = {}, #s -- the last one first
   for k = #all, 1, -1 do
-    if #at ~= max and all[k] + #sep - 1 <= stop then
-      table.insert(at, 1, all[k])
-      stop = all[k] - 1
+    if #taken ~= max and all[k] + #sep - 1 <= stop then
+      taken[#taken + 1], stop = all[k], all[k] - 1
     end
   end
+  local at, n = {}, #taken
+  for k = 1, n do at[k] = taken[n + 1 - k] end
   return at
 end
 
@@ -119,7 +125,8 @@ local function words(rt, s)
     from[n], to[n] = i, j - 1
     i = text.skip_space(s, j)
   end
-  spend(rt, n + #s / 64)
+  rt_.walk(rt, #s * 4)
+  spend(rt, n)
   return from, to, n
 end
 
@@ -264,7 +271,7 @@ function M.finder(last, must)
   return function(rt, v, needle, start, stop)
     local s, base = window(rt, v, start, stop)
     local by = required(needle, "the text to find")
-    spend(rt, #s / 256 * (1 + #by / 256))
+    rt_.search(rt, #s * 2, #by)
     local i = s:find(by, 1, true)
     while i and last do
       local j = i <= #s and s:find(by, i + 1, true)

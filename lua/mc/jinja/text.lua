@@ -11,7 +11,9 @@ local M = {}
 local byte, char, find, sub = string.byte, string.char, string.find, string.sub
 local floor = math.floor
 
-local CHAR = "[^\128-\191]?[\128-\191]*"
+M.CHAR = "[^\128-\191][\128-\191]*" -- for gmatch and gsub
+local CHAR_AT = "^[^\128-\191]?[\128-\191]*" -- at a position inside a text
+M.CHAR_AT = CHAR_AT
 
 --- UTF-8 of a code point.
 local function encode(cp)
@@ -42,19 +44,15 @@ end
 
 --- Whether every byte is ASCII.
 local function ascii(s)
-  return not find(s, "[\128-\255]")
+  local _, e = find(s, "^[^\128-\255]*") -- half the time of a search
+  return e == #s
 end
 M.ascii = ascii
 
 --- Number of characters.
 function M.len(s)
-  if ascii(s) then return #s end
-  local n, at, stop = 0, 1, #s
-  while at <= stop do
-    local _, e = find(s, CHAR, at)
-    n, at = n + 1, e + 1
-  end
-  return n
+  local bare = s:gsub("[\128-\191]+", "")
+  return #bare + (find(s, "^[\128-\191]") and 1 or 0)
 end
 
 --- First bytes of the characters, then #s + 1: character k (from 0) is the bytes
@@ -62,7 +60,7 @@ end
 function M.starts(s)
   local out, n, at, stop = {}, 0, 1, #s
   while at <= stop do
-    local _, e = find(s, CHAR, at)
+    local _, e = find(s, CHAR_AT, at)
     n = n + 1
     out[n], at = at, e + 1
   end
@@ -167,7 +165,7 @@ end
 
 --- First character in upper case, the others in lower.
 function M.capitalize(s)
-  local _, e = find(s, CHAR)
+  local _, e = find(s, CHAR_AT)
   return M.upper(sub(s, 1, e)) .. M.lower(sub(s, e + 1))
 end
 
