@@ -1,4 +1,4 @@
-/* host.c - "mc.host": the tables of bindings put together, files, waiting, odds and ends.
+/* host.c - "mc.host": the tables of bindings put together, files, odds and ends.
  *
  * OWNS nothing; keeps the generation and the scripts' environment in the registry.
  * THREAD: the VM's. */
@@ -12,11 +12,13 @@
 #include "core/base/clock.h"
 #include "core/serve/server.h"
 #include "lua/bind/bind.h"
+#include "lua/bind/data.h"
 #include "lua/bind/engine.h"
 #include "lua/bind/http.h"
 #include "lua/bind/ids.h"
 #include "lua/bind/json.h"
 #include "lua/bind/seq.h"
+#include "lua/bind/spawn.h"
 #include "lua/host/embed.h"
 #include "lua/host/task.h"
 
@@ -101,28 +103,6 @@ static int l_out(lua_State *L)
     return 0;
 }
 
-/* ---- waiting -------------------------------------------------------------------------- */
-
-/* sleep(seconds): the running task is woken then, if it waits */
-static int l_sleep(lua_State *L)
-{
-    double s = luaL_checknumber(L, 1);
-
-    luaL_argcheck(L, s >= 0 && s < 1e9, 1, "seconds");
-    mc_task_sleep(mc_tvm_of(L), mc_now() + s);
-    return 0;
-}
-
-/* keep(): what this task has made belongs to the session from now on */
-static int l_keep(lua_State *L)
-{
-    struct mc_tvm *v = mc_tvm_of(L);
-
-    if (v->session)
-        mc_scope_move(v->session, &v->now->scope);
-    return 0;
-}
-
 /* ---- odds and ends -------------------------------------------------------------------- */
 
 static int l_now(lua_State *L)
@@ -193,13 +173,9 @@ static void push_server(lua_State *L)
     lua_setfield(L, -2, "started");
 }
 
-static void push_task(lua_State *L)
+static void push_config(lua_State *L)
 {
-    static const luaL_Reg fns[] = {{"sleep", l_sleep}, {"keep", l_keep}, {NULL, NULL}};
-
-    mc_bind_table(L, fns);
-    lua_pushlightuserdata(L, (void *)&mc_wait_token);
-    lua_setfield(L, -2, "token");
+    mc_json_push(L, mc_tvm_of(L)->server->config, false);
 }
 
 void mc_bind_host(lua_State *L, struct mc_generation *g)
@@ -222,7 +198,12 @@ void mc_bind_host(lua_State *L, struct mc_generation *g)
     add(L, "seq", mc_bind_seq);
     add(L, "http", mc_bind_http);
     add(L, "engine", mc_bind_engine);
-    add(L, "task", push_task);
+    add(L, "task", mc_bind_task);
+    add(L, "shared", mc_bind_shared);
+    add(L, "msgpack", mc_bind_msgpack);
+    add(L, "metrics", mc_bind_metrics);
+    add(L, "log", mc_bind_log);
+    add(L, "config", push_config);
     add(L, "server", push_server);
     lua_pushstring(L, mc_vm_of(L)->mode == MC_ENV_REPL ? "repl" : "edge");
     lua_setfield(L, -2, "mode");

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/serve/json_out.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/json.h"
 #include "lua/bind/stream.h"
@@ -90,6 +91,8 @@ void mc_http_push(lua_State *L, struct mc_edge_req *r)
     set_text(L, "path", mc_req_path(r->req));
     set_text(L, "id", mc_req_id(r->req));
     set_text(L, "tenant", mc_keys_tenant(s->keys, r->tenant));
+    lua_pushinteger(L, (lua_Integer)r->tenant);
+    lua_setfield(L, -2, "tenant_id");
     lua_newtable(L);
     mc_req_each_query(r->req, add_query, L);
     lua_setfield(L, -2, "query");
@@ -203,10 +206,47 @@ static int l_write(lua_State *L)
     return result(L, mc_res_write(r->req, s, n));
 }
 
+/* enter(res, route, body_max, at_once, seconds): the route's limits (nil: none); false: the
+ * request has its error */
+static int l_enter(lua_State *L)
+{
+    struct mc_edge_req *r = mc_http_check(L, 1);
+    const char *route = luaL_checkstring(L, 2);
+    double body_max = luaL_optnumber(L, 3, 0), seconds = luaL_optnumber(L, 5, 0);
+    int at_once = luaL_optint(L, 4, 0), rc = 0;
+    struct mc_err err;
+    size_t n;
+
+    mc_req_body(r->req, &n);
+    if (body_max > 0 && (double)n > body_max)
+        rc = mc_fail(&err, MC_EBIG, "the body has %zu bytes; this route takes %.0f", n,
+                     body_max);
+    if (rc == 0)
+        rc = mc_edge_enter(r, route, at_once, seconds, &err);
+    if (rc < 0)
+        mc_http_fail(r, &err);
+    lua_pushboolean(L, rc == 0);
+    return 1;
+}
+
 static int l_started(lua_State *L)
 {
     lua_pushboolean(L, mc_res_started(mc_http_check(L, 1)->req));
     return 1;
+}
+
+/* Seconds out of the error table at 2, if it says when to come back. */
+static void set_retry_after(lua_State *L, struct mc_edge_req *r)
+{
+    char text[32];
+
+    lua_pushliteral(L, "retry_after");
+    lua_rawget(L, 2);
+    if (lua_type(L, -1) == LUA_TNUMBER) {
+        snprintf(text, sizeof text, "%.3g", lua_tonumber(L, -1));
+        mc_res_header(r->req, "retry-after", text);
+    }
+    lua_pop(L, 1);
 }
 
 static int l_fail(lua_State *L)
@@ -216,6 +256,8 @@ static int l_fail(lua_State *L)
 
     luaL_checkany(L, 2);
     mc_bind_pull_err(L, 2, &err);
+    if (lua_istable(L, 2) && !mc_res_started(r->req))
+        set_retry_after(L, r);
     mc_http_fail(r, &err);
     return 0;
 }
@@ -229,17 +271,14 @@ static int l_finish(lua_State *L)
 
 static void fail_stream(struct mc_edge_req *r, const struct mc_err *err)
 {
-    json_t *o = json_pack("{s:{s:s, s:s, s:n, s:s}}", "error", "message", err->text, "type",
-                          mc_code_type(err->code), "param", "code", mc_code_api(err->code));
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    struct mc_buf b = {0};
 
-    if (text) {
-        mc_res_write(r->req, "data: ", 6);
-        mc_res_write(r->req, text, strlen(text));
-        mc_res_write(r->req, "\n\ndata: [DONE]\n\n", 16);
-    }
-    free(text);
-    json_decref(o);
+    mc_buf_puts(&b, "data: ");
+    mc_json_error(&b, err);
+    mc_buf_puts(&b, "\n\ndata: [DONE]\n\n");
+    if (!b.failed)
+        mc_res_write(r->req, b.p, b.n);
+    mc_buf_free(&b);
 }
 
 void mc_http_fail(struct mc_edge_req *r, const struct mc_err *err)
@@ -260,7 +299,7 @@ void mc_bind_http(lua_State *L)
         {"send", l_send},       {"header", l_header},
         {"begin", l_begin},     {"write", l_write},
         {"started", l_started}, {"fail", l_fail},
-        {"finish", l_finish},   {"stream", mc_http_stream},
+        {"enter", l_enter},     {"finish", l_finish},   {"stream", mc_http_stream},
         {"streamed", mc_http_streamed}, {NULL, NULL},
     };
 

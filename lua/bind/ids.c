@@ -162,6 +162,8 @@ static int l_encode(lua_State *L)
     int n, rc;
 
     luaL_checktype(L, 1, LUA_TTABLE);
+    if (!mc_own_room(v))
+        return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
     parts = lua_newuserdata(L, PARTS_MAX * sizeof *parts);
     n = read_parts(L, 1, parts);
     at = lua_newuserdata(L, sizeof *at);

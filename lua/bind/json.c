@@ -131,6 +131,7 @@ void mc_json_push(lua_State *L, const json_t *v, bool exact)
     }
 }
 
+/* A box that can't be made costs one leak: the VM's memory is used up then. */
 void mc_json_push_new(lua_State *L, json_t *v)
 {
     struct box *b = push_box(L);
@@ -139,6 +140,17 @@ void mc_json_push_new(lua_State *L, json_t *v)
     mc_json_push(L, v, false);
     json_decref(b->v);
     b->v = NULL;
+    lua_remove(L, -2);
+}
+
+void mc_json_push_buffer(lua_State *L, char *s, size_t n)
+{
+    struct box *b = push_box(L);
+
+    b->text = s;
+    lua_pushlstring(L, s, n);
+    b->text = NULL;
+    free(s);
     lua_remove(L, -2);
 }
 
@@ -161,7 +173,12 @@ int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
 
 /* ---- from Lua ------------------------------------------------------------------------- */
 
-static json_t *pull(lua_State *L, int idx, int depth, struct mc_err *err);
+struct pull {
+    bool bytes; /* strings need not be UTF-8 */
+    struct mc_err *err;
+};
+
+static json_t *pull(lua_State *L, int idx, int depth, struct pull *p);
 
 /* Pushes nothing. */
 static bool has_mark(lua_State *L, int idx, const char *mark)
@@ -202,14 +219,14 @@ bool mc_json_is_number(lua_State *L, int idx)
     return has_mark(L, idx, &MARK_NUMBER);
 }
 
-static json_t *pull_array(lua_State *L, int idx, int depth, struct mc_err *err)
+static json_t *pull_array(lua_State *L, int idx, int depth, struct pull *p)
 {
     size_t n = lua_objlen(L, idx), i;
     json_t *out = json_array(), *item;
 
     for (i = 1; i <= n; i++) {
         lua_rawgeti(L, idx, (int)i);
-        item = pull(L, lua_gettop(L), depth + 1, err);
+        item = pull(L, lua_gettop(L), depth + 1, p);
         lua_pop(L, 1);
         if (!item) {
             json_decref(out);
@@ -220,8 +237,14 @@ static json_t *pull_array(lua_State *L, int idx, int depth, struct mc_err *err)
     return out;
 }
 
+static int set_field(json_t *out, const char *key, json_t *item, const struct pull *p)
+{
+    return p->bytes ? json_object_set_new_nocheck(out, key, item)
+                    : json_object_set_new(out, key, item);
+}
+
 /* Adds table[key] to out, for the string key on the stack's top, unless it is nil. */
-static int add_field(lua_State *L, int idx, json_t *out, int depth, struct mc_err *err)
+static int add_field(lua_State *L, int idx, json_t *out, int depth, struct pull *p)
 {
     size_t n;
     const char *key = lua_tolstring(L, -1, &n);
@@ -233,12 +256,12 @@ static int add_field(lua_State *L, int idx, json_t *out, int depth, struct mc_er
         lua_pop(L, 1);
         return 0;
     }
-    item = pull(L, lua_gettop(L), depth + 1, err);
+    item = pull(L, lua_gettop(L), depth + 1, p);
     lua_pop(L, 1);
     if (!item)
         return MC_EARG;
-    if (memchr(key, 0, n) || json_object_set_new(out, key, item) < 0)
-        return mc_fail(err, MC_EARG, "a key is not valid UTF-8 or holds a NUL");
+    if (memchr(key, 0, n) || set_field(out, key, item, p) < 0)
+        return mc_fail(p->err, MC_EARG, "a key is not valid UTF-8 or holds a NUL");
     return 0;
 }
 
@@ -249,7 +272,7 @@ static int by_name(const void *a, const void *b)
 
 /* The keys that the order does not name, sorted, so that the text never depends on a hash. */
 static int add_rest(lua_State *L, int idx, bool ordered, json_t *out, int depth,
-                    struct mc_err *err)
+                    struct pull *p)
 {
     const char **keys = NULL;
     size_t n = 0, cap = 0, i;
@@ -261,7 +284,7 @@ static int add_rest(lua_State *L, int idx, bool ordered, json_t *out, int depth,
         if (ordered && lua_type(L, -1) == LUA_TNUMBER)
             continue;
         if (lua_type(L, -1) != LUA_TSTRING) {
-            rc = mc_fail(err, MC_EARG, "a %s as the key of an object",
+            rc = mc_fail(p->err, MC_EARG, "a %s as the key of an object",
                          lua_typename(L, lua_type(L, -1)));
             lua_pop(L, 1);
             break;
@@ -280,14 +303,14 @@ static int add_rest(lua_State *L, int idx, bool ordered, json_t *out, int depth,
         qsort(keys, n, sizeof *keys, by_name);
     for (i = 0; i < n && rc == 0; i++) {
         lua_pushstring(L, keys[i]); /* interned already: does not allocate */
-        rc = add_field(L, idx, out, depth, err);
+        rc = add_field(L, idx, out, depth, p);
         lua_pop(L, 1);
     }
     free(keys);
     return rc;
 }
 
-static json_t *pull_object(lua_State *L, int idx, int depth, struct mc_err *err)
+static json_t *pull_object(lua_State *L, int idx, int depth, struct pull *p)
 {
     bool ordered = has_mark(L, idx, &MARK_MAP);
     size_t n = ordered ? lua_objlen(L, idx) : 0, i;
@@ -297,11 +320,11 @@ static json_t *pull_object(lua_State *L, int idx, int depth, struct mc_err *err)
     for (i = 1; i <= n && rc == 0; i++) {
         lua_rawgeti(L, idx, (int)i);
         if (lua_type(L, -1) == LUA_TSTRING)
-            rc = add_field(L, idx, out, depth, err);
+            rc = add_field(L, idx, out, depth, p);
         lua_pop(L, 1);
     }
     if (rc == 0)
-        rc = add_rest(L, idx, ordered, out, depth, err);
+        rc = add_rest(L, idx, ordered, out, depth, p);
     if (rc < 0) {
         json_decref(out);
         return NULL;
@@ -309,17 +332,17 @@ static json_t *pull_object(lua_State *L, int idx, int depth, struct mc_err *err)
     return out;
 }
 
-static json_t *pull_number(double d, struct mc_err *err)
+static json_t *pull_number(double d, struct pull *p)
 {
     if (!isfinite(d)) {
-        mc_fail(err, MC_EARG, "JSON has no infinity and no NaN");
+        mc_fail(p->err, MC_EARG, "JSON has no infinity and no NaN");
         return NULL;
     }
     return d == floor(d) && fabs(d) <= EXACT ? json_integer((json_int_t)d) : json_real(d);
 }
 
 /* A data.NUMBER: its text says it all. */
-static json_t *pull_marked_number(lua_State *L, int idx, struct mc_err *err)
+static json_t *pull_marked_number(lua_State *L, int idx, struct pull *p)
 {
     json_t *v = NULL;
     const char *s;
@@ -334,61 +357,73 @@ static json_t *pull_marked_number(lua_State *L, int idx, struct mc_err *err)
     if (json_is_number(v))
         return v;
     json_decref(v);
-    mc_fail(err, MC_EARG, "a marked number without a number's text");
+    mc_fail(p->err, MC_EARG, "a marked number without a number's text");
     return NULL;
 }
 
-static json_t *pull_table(lua_State *L, int idx, int depth, struct mc_err *err)
+static json_t *pull_table(lua_State *L, int idx, int depth, struct pull *p)
 {
     bool list;
 
     if (mc_json_is_null(L, idx))
         return json_null();
     if (has_mark(L, idx, &MARK_NUMBER))
-        return pull_marked_number(L, idx, err);
+        return pull_marked_number(L, idx, p);
     if (has_mark(L, idx, &MARK_MAP))
-        return pull_object(L, idx, depth, err);
+        return pull_object(L, idx, depth, p);
     lua_rawgeti(L, idx, 1);
     list = !lua_isnil(L, -1) || has_mark(L, idx, &MARK_ARRAY);
     lua_pop(L, 1);
-    return list ? pull_array(L, idx, depth, err) : pull_object(L, idx, depth, err);
+    return list ? pull_array(L, idx, depth, p) : pull_object(L, idx, depth, p);
 }
 
-static json_t *pull(lua_State *L, int idx, int depth, struct mc_err *err)
+static json_t *pull(lua_State *L, int idx, int depth, struct pull *p)
 {
     const char *s;
     json_t *v;
     size_t n;
 
     if (depth > MC_JSON_DEPTH) {
-        mc_fail(err, MC_EARG, "a table is nested deeper than %d, or holds itself",
+        mc_fail(p->err, MC_EARG, "a table is nested deeper than %d, or holds itself",
                 MC_JSON_DEPTH);
         return NULL;
     }
     switch (lua_type(L, idx)) {
     case LUA_TBOOLEAN: return json_boolean(lua_toboolean(L, idx));
-    case LUA_TNUMBER: return pull_number(lua_tonumber(L, idx), err);
-    case LUA_TTABLE: return pull_table(L, idx, depth, err);
+    case LUA_TNUMBER: return pull_number(lua_tonumber(L, idx), p);
+    case LUA_TTABLE: return pull_table(L, idx, depth, p);
     case LUA_TSTRING:
         s = lua_tolstring(L, idx, &n);
-        v = json_stringn(s, n);
+        v = p->bytes ? json_stringn_nocheck(s, n) : json_stringn(s, n);
         if (!v)
-            mc_fail(err, MC_EARG, "a string is not valid UTF-8");
+            mc_fail(p->err, MC_EARG, "a string is not valid UTF-8");
         return v;
     }
-    mc_fail(err, MC_EARG, "a %s has no place in JSON", lua_typename(L, lua_type(L, idx)));
+    mc_fail(p->err, MC_EARG, "a %s has no place in JSON", lua_typename(L, lua_type(L, idx)));
     return NULL;
 }
 
-json_t *mc_json_pull(lua_State *L, int idx, struct mc_err *err)
+static json_t *pull_any(lua_State *L, int idx, bool bytes, struct mc_err *err)
 {
+    struct pull p = {bytes, err};
+
     if (idx < 0 && idx > LUA_REGISTRYINDEX)
         idx = lua_gettop(L) + idx + 1;
     if (!lua_checkstack(L, PULL_SLOTS)) {
         mc_fail(err, MC_ENOMEM, "no room on the Lua stack");
         return NULL;
     }
-    return pull(L, idx, 0, err);
+    return pull(L, idx, 0, &p);
+}
+
+json_t *mc_json_pull(lua_State *L, int idx, struct mc_err *err)
+{
+    return pull_any(L, idx, false, err);
+}
+
+json_t *mc_json_pull_bytes(lua_State *L, int idx, struct mc_err *err)
+{
+    return pull_any(L, idx, true, err);
 }
 
 /* ---- mc.json -------------------------------------------------------------------------- */

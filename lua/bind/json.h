@@ -22,6 +22,8 @@ void mc_bind_json(lua_State *L);
 void mc_json_push(lua_State *L, const json_t *v, bool exact);
 /* The same for a reference that the call takes over. */
 void mc_json_push_new(lua_State *L, json_t *v);
+/* Pushes a string of n malloced bytes, which it frees. */
+void mc_json_push_buffer(lua_State *L, char *s, size_t n);
 /* Parses and pushes; on failure nothing is pushed and the code returned. */
 int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
                       struct mc_err *err);
@@ -30,6 +32,8 @@ int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
  * cycle, a NaN, text that is not UTF-8). Raises only for want of memory, before it holds
  * anything. */
 json_t *mc_json_pull(lua_State *L, int idx, struct mc_err *err);
+/* The same for msgpack, whose strings may be any bytes. */
+json_t *mc_json_pull_bytes(lua_State *L, int idx, struct mc_err *err);
 
 /* What the value at idx is, by the data module's marks. */
 bool mc_json_is_null(lua_State *L, int idx);

@@ -134,6 +134,8 @@ static int l_open(lua_State *L)
     int rc;
 
     luaL_checktype(L, 1, LUA_TTABLE);
+    if (!mc_own_room(v))
+        return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
     if (ids->n > INT32_MAX / 2)
         return luaL_error(L, "a prompt of %d tokens", INT32_MAX / 2);
     s = lua_newuserdata(L, sizeof *s);

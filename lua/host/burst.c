@@ -18,7 +18,8 @@ enum { HOOK_EVERY = 10000 }; /* VM instructions: about 0.1 ms of interpreted cod
 
 static __thread const struct mc_burst *burst;
 static __thread int64_t burst_start;
-static __thread int burst_over; /* 0, or the code that the hook raises for */
+static __thread int burst_over;        /* 0, or the code that the hook raises for */
+static __thread char burst_place[320]; /* where it was first raised: a pcall may hide that */
 
 static int64_t cpu_us(void)
 {
@@ -40,12 +41,16 @@ static void hook(lua_State *L, lua_Debug *ar)
         else
             return;
         lua_sethook(L, hook, LUA_MASKCOUNT, 1);
+        lua_getinfo(L, "Sl", ar);
+        if (burst_over == MC_ECANCEL)
+            snprintf(burst_place, sizeof burst_place, "%s:%d: interrupted", ar->short_src,
+                     ar->currentline);
+        else
+            snprintf(burst_place, sizeof burst_place,
+                     "%s:%d: ran for more than %d ms without waiting", ar->short_src,
+                     ar->currentline, (int)(burst->hard_us / 1000));
     }
-    lua_getinfo(L, "Sl", ar);
-    if (burst_over == MC_ECANCEL)
-        luaL_error(L, "%s:%d: interrupted", ar->short_src, ar->currentline);
-    luaL_error(L, "%s:%d: ran for more than %d ms without waiting", ar->short_src,
-               ar->currentline, (int)(burst->hard_us / 1000));
+    luaL_error(L, "%s", burst_place);
 }
 
 /* Error value at co's top to text; the trace is of co. May raise: under mc_vm_protect. */
@@ -66,14 +71,13 @@ static int explain(lua_State *L)
 
 static int failed(struct mc_vm *vm, lua_State *co, int rc, struct mc_err *err)
 {
-    vm->text[0] = 0;
-    vm->trace[0] = 0;
     if (rc == LUA_ERRMEM)
         return mc_fail(err, MC_ENOMEM, "not enough memory in this Lua VM");
     if (mc_vm_protect(vm, explain, co, err) < 0 && !vm->text[0])
         return err->code;
-    return mc_fail(err, burst_over ? burst_over : MC_EPOLICY, "%s",
-                   vm->text[0] ? vm->text : "error in error handling");
+    if (burst_over)
+        return mc_fail(err, burst_over, "%s", burst_place);
+    return mc_fail(err, MC_EPOLICY, "%s", vm->text[0] ? vm->text : "error in error handling");
 }
 
 int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_burst *b,
@@ -85,6 +89,8 @@ int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_
 
     if (b->lose_us && !l)
         return MC_EINTERNAL;
+    vm->text[0] = 0;
+    vm->trace[0] = 0;
     burst = b;
     burst_over = 0;
     burst_start = cpu_us();

@@ -15,13 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/log.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/host.h"
 #include "lua/bind/http.h"
 #include "lua/host/gate.h"
 
-enum { VM_MEM = 256 << 20 };
+enum { VM_MEM = 256 << 20, ROUTES_MAX = 128, ROUTE_NAME = 128 };
 
 #ifdef MC_SANITIZE
 static const struct mc_burst BURST = {200000, 2000000, 10000000, NULL};
@@ -50,8 +51,16 @@ struct worker {
     bool quiet;           /* under lock: on_quit has run */
 };
 
+/* How many requests of a route run; only routes with a limit have one. */
+struct slot {
+    char route[ROUTE_NAME];
+    int n;
+};
+
 struct mc_edge {
     struct mc_server *server;
+    pthread_mutex_t slots_lock; /* a leaf */
+    struct slot slots[ROUTES_MAX]; /* from 1 */
     atomic_uint turn;
     atomic_bool stopped;
     int n_worker;
@@ -177,7 +186,7 @@ static void on_swap(struct mc_bell *b)
     if (!fresh)
         return;
     w->vm = fresh;
-    if (old && old->tvm.n_task == 0) {
+    if (old && old->tvm.n_front == 0) {
         close_vm(old);
     } else if (old) {
         old->next = w->old;
@@ -219,12 +228,73 @@ int mc_edge_install(struct mc_edge *e, struct mc_generation *g, struct mc_err *e
     return 0;
 }
 
+/* ---- a route's limits ------------------------------------------------------------------ */
+
+static int take_slot(struct mc_edge *e, const char *route, int at_once, struct mc_err *err)
+{
+    int i, rc;
+
+    pthread_mutex_lock(&e->slots_lock);
+    for (i = 1; i < ROUTES_MAX && e->slots[i].route[0]; i++)
+        if (strncmp(e->slots[i].route, route, ROUTE_NAME - 1) == 0)
+            break;
+    if (i == ROUTES_MAX)
+        rc = mc_fail(err, MC_ELIMIT, "more than %d routes with a limit", ROUTES_MAX - 1);
+    else if (e->slots[i].n >= at_once)
+        rc = mc_fail(err, MC_ELIMIT, "%s runs as often as it may at once (%d)", route, at_once);
+    else
+        rc = i;
+    if (rc > 0) {
+        snprintf(e->slots[i].route, ROUTE_NAME, "%s", route);
+        e->slots[i].n++;
+    }
+    pthread_mutex_unlock(&e->slots_lock);
+    return rc;
+}
+
+static void give_slot(struct mc_edge *e, int slot)
+{
+    pthread_mutex_lock(&e->slots_lock);
+    e->slots[slot].n--;
+    pthread_mutex_unlock(&e->slots_lock);
+}
+
+/* A handler whose time is over; sequences that stream have the time as their deadline. */
+static void on_late(struct mc_timer *t)
+{
+    struct mc_edge_req *r = (struct mc_edge_req *)((char *)t -
+                                                   offsetof(struct mc_edge_req, timer));
+    struct mc_err err;
+
+    if (!r->lives || r->stream)
+        return;
+    mc_fail(&err, MC_EDEADLINE, "the route's time is over");
+    mc_http_fail(r, &err);
+    mc_task_kill(&r->task);
+}
+
+int mc_edge_enter(struct mc_edge_req *r, const char *route, int at_once, double seconds,
+                  struct mc_err *err)
+{
+    int slot = at_once > 0 ? take_slot(r->edge, route, at_once, err) : 0;
+
+    if (slot < 0)
+        return slot;
+    r->slot = slot;
+    if (seconds > 0)
+        mc_timer_set(((struct worker *)r->task.user)->loop, &r->timer, mc_now() + seconds);
+    return 0;
+}
+
 /* ---- requests ------------------------------------------------------------------------- */
 
 void mc_edge_req_end(struct mc_edge_req *r)
 {
     struct worker *w = r->task.user;
 
+    mc_timer_unset(w->loop, &r->timer);
+    if (r->slot)
+        give_slot(r->edge, r->slot);
     if (r->begun)
         mc_res_end(r->req);
     mc_req_done(r->req); /* gone() is not called after this */
@@ -281,6 +351,7 @@ static void on_begin(struct mc_bell *b)
     int rc;
 
     r->task.ended = on_ended;
+    r->timer.fire = on_late;
     if (atomic_load(&r->edge->stopped))
         rc = mc_fail(&err, MC_EDRAIN, "the server is shutting down");
     else if (w->vm)
@@ -429,6 +500,7 @@ int mc_edge_open(struct mc_server *s, int threads, struct mc_edge **out, struct 
     if (!e)
         return mc_fail(err, MC_ENOMEM, "no memory for the edge");
     e->server = s;
+    pthread_mutex_init(&e->slots_lock, NULL);
     while (e->n_worker < threads && rc == 0) {
         struct worker *w = &e->worker[e->n_worker];
 
@@ -460,5 +532,6 @@ void mc_edge_close(struct mc_edge *e)
         pthread_cond_destroy(&e->worker[i].has_quit);
         pthread_mutex_destroy(&e->worker[i].lock);
     }
+    pthread_mutex_destroy(&e->slots_lock);
     free(e);
 }

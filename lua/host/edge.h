@@ -21,6 +21,8 @@ struct mc_edge_req {
     struct mc_req *req;
     struct mc_bell begin, gone;
     struct mc_http_stream *stream; /* not NULL while the pump writes */
+    struct mc_timer timer;    /* the route's time is over */
+    int slot;                 /* of the route's concurrency, 0: none */
     uint32_t tenant;
     struct mc_err denied;     /* code set: its API key was refused */
     bool lives;               /* the task has not ended */
@@ -42,6 +44,11 @@ void mc_edge_stop(struct mc_edge *e);
 void mc_edge_close(struct mc_edge *e);
 
 extern const struct mc_edge_ops mc_edge_ops; /* self is the struct mc_edge */
+
+/* The route's limits, as its handler begins: how many of it may run at once on all threads
+ * (0: any number), how long it may take (0: for ever). MC_ELIMIT. On the loop's thread. */
+int mc_edge_enter(struct mc_edge_req *r, const char *route, int at_once, double seconds,
+                  struct mc_err *err);
 
 /* The request is over: the response is complete or nobody waits for it. For the edge and
  * for streams. */

@@ -34,10 +34,16 @@ static void unlink_owned(struct mc_owned *o)
     o->at = NULL;
 }
 
+bool mc_own_room(const struct mc_tvm *v)
+{
+    return v->n_owned < MC_OWNED_MAX;
+}
+
 void mc_own(struct mc_tvm *v, struct mc_scope *s, struct mc_owned *o)
 {
     o->tvm = v;
-    link_owned(&s->first, o);
+    v->n_owned++;
+    link_owned(s ? &s->first : &v->orphans, o);
 }
 
 void mc_orphan(struct mc_owned *o)
@@ -49,6 +55,7 @@ void mc_orphan(struct mc_owned *o)
 void mc_disown(struct mc_owned *o)
 {
     unlink_owned(o);
+    o->tvm->n_owned--;
     o->end(o);
     o->free(o);
 }
@@ -147,7 +154,7 @@ static void stop_waiting(struct mc_task *t)
 
 /* Drops the coroutine; after it ran out of memory collects what it held. */
 struct dropped {
-    int ref;
+    int ref, context;
     bool full;
 };
 
@@ -156,6 +163,7 @@ static int drop_coroutine(lua_State *L)
     const struct dropped *d = lua_touserdata(L, 1);
 
     luaL_unref(L, LUA_REGISTRYINDEX, d->ref);
+    luaL_unref(L, LUA_REGISTRYINDEX, d->context ? d->context : LUA_NOREF);
     if (d->full)
         lua_gc(L, LUA_GCCOLLECT, 0);
     return 0;
@@ -165,7 +173,7 @@ static int drop_coroutine(lua_State *L)
 static void end(struct mc_task *t, int rc, const struct mc_err *err)
 {
     struct mc_tvm *v = t->tvm;
-    struct dropped d = {t->ref, rc == MC_ENOMEM};
+    struct dropped d = {t->ref, t->context, rc == MC_ENOMEM};
 
     stop_waiting(t);
     mc_bell_still(&t->start);
@@ -174,12 +182,13 @@ static void end(struct mc_task *t, int rc, const struct mc_err *err)
     if (t->next)
         t->next->at = t->at;
     v->n_task--;
+    v->n_front -= !t->background;
     mc_task_wake(&t->joiner);
     t->ended(t, rc, err);
     if (v->vm->lost)
         return;
     mc_vm_protect(v->vm, drop_coroutine, &d, NULL);
-    if (v->n_task == 0 && v->idle)
+    if (v->n_front == 0 && v->idle)
         v->idle(v);
 }
 
@@ -250,7 +259,22 @@ void mc_task_init(struct mc_task *t, struct mc_tvm *v, lua_State *L, int n_arg)
         t->next->at = &t->next;
     v->first = t;
     v->n_task++;
+    v->n_front += !t->background;
     mc_bell_ring(&t->start);
+}
+
+void mc_task_context(lua_State *L, bool make)
+{
+    struct mc_task *t = mc_tvm_of(L)->now;
+
+    if (!t->context && make) {
+        lua_newtable(L);
+        t->context = luaL_ref(L, LUA_REGISTRYINDEX);
+    }
+    if (t->context)
+        lua_rawgeti(L, LUA_REGISTRYINDEX, t->context);
+    else
+        lua_pushnil(L);
 }
 
 void mc_task_kill(struct mc_task *t)

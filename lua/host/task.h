@@ -35,7 +35,10 @@ struct mc_owned {
     void (*free)(struct mc_owned *o);     /* after end, when no userdata is left */
 };
 
-void mc_own(struct mc_tvm *v, struct mc_scope *s, struct mc_owned *o);
+enum { MC_OWNED_MAX = 4096 }; /* handles of a VM: each may hold much outside it */
+
+bool mc_own_room(const struct mc_tvm *v);
+void mc_own(struct mc_tvm *v, struct mc_scope *s, struct mc_owned *o); /* NULL: an orphan */
 /* The userdata is gone: ends and frees. */
 void mc_disown(struct mc_owned *o);
 /* The scope's end will not touch it any more (seq:detach). */
@@ -55,11 +58,12 @@ struct mc_tvm {
     struct mc_burst burst;
     struct mc_task *now;      /* the one that runs */
     struct mc_task *first;
-    int n_task;
+    int n_task, n_owned;
+    int n_front; /* tasks that are not in the background */
     struct mc_owned *orphans;
     /* The VM was given up, after its tasks were ended: only mc_tvm_fini may follow. */
     void (*lost)(struct mc_tvm *v);
-    /* A task ended and left no other. */
+    /* A task ended and left none but background ones. */
     void (*idle)(struct mc_tvm *v);
     void *user;
     struct mc_scope *session; /* of a REPL; NULL elsewhere */
@@ -74,6 +78,8 @@ struct mc_task {
     lua_State *co;
     int ref;
     int n_arg;              /* for the first resume */
+    int context;            /* registry: a table, see mc_task_context; 0: none */
+    bool background;        /* does not keep its VM alive */
     bool finish;            /* set by a binding: the next wait is its end, and no error */
     struct mc_task **waits; /* the field of what it waits for that names this task */
     struct mc_timer timer;
@@ -94,6 +100,9 @@ struct mc_tvm *mc_tvm_of(lua_State *L);
  * ended and user. May raise, before t is linked: under mc_vm_protect or in a binding. It
  * runs soon. */
 void mc_task_init(struct mc_task *t, struct mc_tvm *v, lua_State *L, int n_arg);
+/* Pushes the running task's own table, made when make is set, else maybe nil: what the host's
+ * Lua keeps for the length of a request. Children spawned later share it. */
+void mc_task_context(lua_State *L, bool make);
 void mc_task_kill(struct mc_task *t); /* ended with MC_ECANCEL; not the one that runs */
 
 /* For bindings that say "not yet": the running task will wait until *slot's owner wakes it;

@@ -138,8 +138,13 @@ local function check_route(file, key, route)
       error(("%s: '%s' has an unknown key '%s'"):format(file, key, tostring(k)), 0)
     end
   end
+  for _, k in ipairs { "body_max", "timeout", "concurrency" } do
+    if route[k] ~= nil and not (type(route[k]) == "number" and route[k] > 0) then
+      error(("%s: %s of '%s' must be a positive number"):format(file, k, key), 0)
+    end
+  end
   return { handler = route.handler, auth = route.auth ~= false, body_max = route.body_max,
-    concurrency = route.concurrency, running = 0 }
+    concurrency = route.concurrency, timeout = route.timeout, key = key }
 end
 
 local function methods_of(path)
@@ -199,6 +204,38 @@ local function allow(methods)
   return table.concat(names, ", ")
 end
 
+local router
+
+--- Who decides lane, priority and deadline of requests.
+function M.set_router(fn)
+  router = fn
+end
+
+local ROUTED = { model = "string", lane = "number", priority = "number",
+  deadline = "number" }
+
+-- What the router says goes to the sequences of this request; an error of its own costs the
+-- request nothing, a refusal does. False when it was refused.
+local function ask_router(req, res, context)
+  local ok, plan, err = pcall(router, req)
+  if not ok then
+    host.log.write(2, "the router failed: " .. tostring(plan))
+    return true
+  end
+  if plan == nil then
+    if err ~= nil then http.fail(res, err) end
+    return err == nil
+  end
+  for k, v in pairs(type(plan) == "table" and plan or {}) do
+    if ROUTED[k] == type(v) then
+      context[k] = v
+    else
+      host.log.write(2, ("the router's %s is not used"):format(tostring(k)))
+    end
+  end
+  return true
+end
+
 --- Runs the handler of a request. denied: why its key was refused, or nil.
 function M.handle(req, res, denied)
   local methods, params = find(req.path)
@@ -212,8 +249,16 @@ function M.handle(req, res, denied)
       message = ("%s takes %s"):format(req.path, allow(methods)) })
   end
   if denied and route.auth then return http.fail(res, denied) end
+  if not http.enter(res, route.key, route.body_max, route.concurrency,
+      route.timeout) then
+    return
+  end
   req.params = params
   req[RES] = res
+  local context = host.task.context()
+  context.name, context.tenant = req.id, req.tenant_id
+  context.deadline = route.timeout
+  if router and not ask_router(req, res, context) then return end
   route.handler(setmetatable(req, req_meta), res)
 end
 

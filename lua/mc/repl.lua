@@ -2,13 +2,12 @@
 --
 -- Trusted. Returned to lua/host/repl.c, which adds env, the session's environment.
 
+local api = require "mc.api"
 local data = require "mc.data"
-local edge = require "mc.edge"
 local host = require "mc.host"
-local help = require "mc.help"
 local show = require "mc.show"
 
-local M = { mc = edge.mc, coroutine = edge.coroutine }
+local M = { mc = api.mc, coroutine = require("mc.wait").coroutine }
 
 function M.print(...)
   local parts = {}
@@ -22,7 +21,7 @@ M.io = {
   end,
 }
 
-M.help = help.help
+M.help = api.help
 
 local function results(ok, ...)
   return ok, select("#", ...), { ... }
@@ -62,7 +61,7 @@ end
 
 local function step(t, key)
   if type(t) ~= "table" then return nil end
-  local named = edge.tables[t]
+  local named = api.tables[t]
   return rawget(named or t, key)
 end
 
@@ -86,7 +85,7 @@ function M.complete(text)
     if type(name) == "string" and name:sub(1, #last) == last then names[#names + 1] = name end
   end
   if type(t) == "table" then
-    for k in next, edge.tables[t] or t do offer(k) end
+    for k in next, api.tables[t] or t do offer(k) end
   elseif type(t) == "userdata" then
     for k in next, require("mc.seq").methods do offer(k) end
   elseif not path then

@@ -48,6 +48,18 @@ end
 local OURS = { ids = true, tokens = true, messages = true, chat = true, prompt = true,
   model = true }
 
+-- What the request's router and key have decided holds unless opts says otherwise.
+local INHERITED = { "name", "tenant", "lane", "priority", "deadline" }
+
+local function open(opts, list)
+  local context, fields = host.task.context(), {}
+  for _, k in ipairs(INHERITED) do fields[k] = context[k] end
+  for k, v in pairs(opts) do
+    if not OURS[k] then fields[k] = v end
+  end
+  return seq.open(fields, list)
+end
+
 --- mc.submit: see lua/mc/meta. Waits while the prompt is tokenised.
 function M.submit(opts)
   if type(opts) ~= "table" then error("mc.submit takes a table", 2) end
@@ -57,11 +69,7 @@ function M.submit(opts)
   end
   local list, err = prompt_of(opts)
   if not list then return nil, err end
-  local fields = {}
-  for k, v in pairs(opts) do
-    if not OURS[k] then fields[k] = v end
-  end
-  return seq.open(fields, list)
+  return open(opts, list)
 end
 
 --- The model's own id, and "default".
@@ -105,7 +113,7 @@ end
 -- shared. opts as in mc.submit, without a prompt.
 function Seq.fork(s, opts)
   local list = seq.ids(s)
-  return seq.open(opts or {}, list)
+  return open(opts or {}, list)
 end
 
 function Seq.usage(s)

@@ -49,12 +49,12 @@ local function is_model(name)
   return name == nil or name == "default" or name == mc.engine.models()[1].id
 end
 
-local function common(b, req)
+local function common(b)
   if not is_model(b.model) then
     return nil, { code = "model_not_found", param = "model",
       message = ("The model '%s' does not exist"):format(b.model:sub(1, 80)) }
   end
-  local o = { name = req.id, tenant = req.tenant_id, salt = b.cache_salt }
+  local o = { salt = b.cache_salt }
   for _, k in ipairs(PASSED) do
     local v = b[k]
     if v ~= nil and v ~= null then o[k] = v end
@@ -105,7 +105,7 @@ end
 
 R["POST /v1/completions"] = function(req, res)
   local b = req:json(COMPLETION)
-  local o, err = common(b, req)
+  local o, err = common(b)
   if not o then return res:fail(err) end
   local name = unsupported(b)
   if name then
@@ -202,7 +202,7 @@ end
 
 R["POST /v1/chat/completions"] = function(req, res)
   local b = req:json(CHAT)
-  local o, err = common(b, req)
+  local o, err = common(b)
   if not o then return res:fail(err) end
   local name = unsupported_chat(b)
   if name then

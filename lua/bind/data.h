@@ -1,0 +1,13 @@
+/* data.h - host.shared, host.metrics, host.log, host.msgpack: values that leave the VM or
+ * are shared with others. THREAD: the VM's. */
+#ifndef MC_BIND_DATA_H
+#define MC_BIND_DATA_H
+
+#include <lua.h>
+
+void mc_bind_shared(lua_State *L);
+void mc_bind_metrics(lua_State *L);
+void mc_bind_log(lua_State *L);
+void mc_bind_msgpack(lua_State *L);
+
+#endif

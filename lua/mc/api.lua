@@ -1,0 +1,207 @@
+--- api.lua: the global mc of edge and REPL VMs.
+--
+-- Trusted. Built out of host's bindings; the reference with types is lua/mc/meta/mc.lua.
+-- Scripts get proxies: what one writes, no other sees.
+
+local chat = require "mc.chat"
+local data = require "mc.data"
+local help = require "mc.help"
+local host = require "mc.host"
+local seq = require "mc.seq"
+local wait = require("mc.wait").wait
+
+local ids, verb, task = host.ids, host.engine.verb, host.task
+
+local mc = {
+  submit = seq.submit,
+  time = host.time,
+  now = host.now,
+  config = host.config,
+  shared = host.shared,
+  msgpack = host.msgpack,
+  json = { decode = host.json.decode, encode = host.json.encode, null = data.null,
+    array = data.array, map = data.map, keys = data.keys },
+}
+
+-- ---- the engine ------------------------------------------------------------------------
+
+function mc.seqs(filter)
+  local rows, err = verb("seqs")
+  if not rows or not filter then return rows, err end
+  local kept = data.array {}
+  for _, row in ipairs(rows) do
+    if (not filter.state or row.state == filter.state)
+      and (not filter.tenant or row.tenant == filter.tenant)
+      and (not filter.older or row.age > filter.older) then
+      kept[#kept + 1] = row
+    end
+  end
+  return kept
+end
+
+function mc.seq(id)
+  for _, row in ipairs(verb("seqs") or {}) do
+    if row.id == id then return row end
+  end
+  return nil, host.error("not_found", "no sequence '" .. tostring(id) .. "' is alive", "id")
+end
+
+function mc.cancel(id, why) return verb("cancel", id, why) end
+
+mc.engine = {
+  status = function() return verb("status") end,
+  stats = function() return verb("stats") end,
+  models = function() return verb("models") end,
+}
+
+mc.kv = {
+  stats = function() return verb("kv") end,
+}
+
+if host.mode == "repl" then
+  mc.engine.drain = function(s) return verb("drain", s) end
+  mc.engine.set = function(settings)
+    for k, v in pairs(settings) do
+      local ok, err = verb("set", k, tostring(v))
+      if not ok then return nil, err end
+    end
+    return true
+  end
+  mc.policy = {
+    list = function() return verb("policy.list") end,
+    check = function(name) return verb("policy.check", name) end,
+    reload = function() return verb("reload") end,
+    rollback = function() return verb("rollback") end,
+  }
+end
+
+-- ---- text ------------------------------------------------------------------------------
+
+mc.chat = { render = chat.render, pieces = chat.pieces }
+
+local function as_list(tokens)
+  if type(tokens) ~= "table" then return tokens end
+  return ids.list(tokens)
+end
+
+mc.vocab = {
+  encode = function(text, opts)
+    opts = opts or {}
+    local list, err = seq.encode({ text, opts.special ~= false }, opts.bos ~= false)
+    if not list then return nil, err end
+    return data.array(ids.table(list))
+  end,
+  decode = function(tokens, special)
+    local list, err = as_list(tokens)
+    if not list then return nil, err end
+    return ids.decode(list, special)
+  end,
+  table = function(list) return data.array(ids.table(list)) end,
+}
+
+-- ---- tasks -----------------------------------------------------------------------------
+
+function mc.sleep(s)
+  if type(s) ~= "number" or not (s >= 0) then error("mc.sleep takes seconds", 2) end
+  local till = host.now() + s
+  while host.now() < till do
+    task.sleep(till - host.now())
+    wait("mc.sleep")
+  end
+end
+
+local results = setmetatable({}, { __mode = "k" }) -- task -> {n, values...}
+
+function mc.spawn(fn, ...)
+  if type(fn) ~= "function" then error("mc.spawn takes a function", 2) end
+  local n, args = select("#", ...), { ... }
+  local box = {}
+  local t = task.spawn(function()
+    local function keep(...) box.n, box.values = select("#", ...), { ... } end
+    keep(fn(unpack(args, 1, n)))
+  end)
+  results[t] = box
+  return t
+end
+
+local Task = {}
+
+function Task.join(t)
+  while true do
+    local ended, err = task.ended(t)
+    if err then return nil, err end
+    if ended then
+      local box = results[t]
+      return unpack(box.values, 1, box.n)
+    end
+    wait("task:join")
+  end
+end
+
+function Task.cancel(t) task.cancel(t) end
+
+task.meta.__index = Task
+task.meta.__tostring = function() return "task" end
+
+-- ---- logs and metrics ------------------------------------------------------------------
+
+local function log_line(level, message, fields)
+  local parts = { tostring(message) }
+  if type(fields) == "table" then
+    local names = {}
+    for k in pairs(fields) do names[#names + 1] = tostring(k) end
+    table.sort(names)
+    for _, k in ipairs(names) do parts[#parts + 1] = k .. "=" .. tostring(fields[k]) end
+  end
+  host.log.write(level, table.concat(parts, " "))
+end
+
+mc.log = {
+  level = function(unit, level) return verb("log", unit, level) end,
+}
+for level, name in pairs { [0] = "debug", "info", "warn", "error" } do
+  mc.log[name] = function(message, fields) log_line(level, message, fields) end
+end
+
+local Metric = {}
+local metric_meta = { __index = Metric, __metatable = false }
+local declared = setmetatable({}, { __mode = "k" }) -- metric -> {id, labels}
+
+local function put(how, name)
+  return function(m, value, ...)
+    local d = declared[m]
+    if not d then error("metric:" .. name .. " is called with a colon", 2) end
+    how(d.id, d.labels, value or 1, ...)
+  end
+end
+
+Metric.inc = put(host.metrics.add, "inc")
+Metric.set = put(host.metrics.set, "set")
+Metric.observe = put(host.metrics.observe, "observe")
+
+mc.metrics = {}
+for _, kind in ipairs { "counter", "gauge", "histogram" } do
+  mc.metrics[kind] = function(name, text, labels, bounds)
+    local id, err = host.metrics.declare(kind, name, text, labels, bounds)
+    if not id then error(tostring(err), 2) end
+    local m = setmetatable({}, metric_meta)
+    declared[m] = { id = id, labels = labels and #labels or 0 }
+    return m
+  end
+end
+
+-- ---- frozen ----------------------------------------------------------------------------
+
+local M = { tables = {}, help = help.help } -- tables: proxy -> what it shows
+
+local function freeze(name, t)
+  for k, v in pairs(t) do
+    if type(v) == "table" and v ~= data.null then t[k] = freeze(name .. "." .. k, v) end
+  end
+  local proxy = host.freeze(t, name)
+  M.tables[proxy] = t
+  return proxy
+end
+
+M.mc = freeze("mc", mc)
+return M
