@@ -73,11 +73,7 @@ question='What is the capital of France?'
 echo
 echo "  > $question"
 printf '  '
-curl -sN "$url/v1/chat/completions" -H 'content-type: application/json' -d '{
-  "model": "default", "stream": true, "temperature": 0, "max_tokens": 64,
-  "stream_options": {"include_usage": true},
-  "messages": [{"role": "user", "content": "'"$question"'"}]}' |
-    python3 examples/show_stream.py
+python3 examples/ask.py "$url" "$question"
 
 cat <<T
 

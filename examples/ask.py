@@ -1,14 +1,29 @@
 #!/usr/bin/env python3
-"""Prints an OpenAI chat stream (curl -N ... | show_stream.py) as it arrives, and its speed."""
+"""ask.py URL QUESTION - asks a chat model, prints the answer as it streams, then its speed."""
 import json
 import sys
 import time
+import urllib.error
+import urllib.request
 
+url, question = sys.argv[1:3]
+request = urllib.request.Request(
+    url + "/v1/chat/completions", headers={"content-type": "application/json"},
+    data=json.dumps({
+        "model": "default", "stream": True, "temperature": 0, "max_tokens": 64,
+        "stream_options": {"include_usage": True},
+        "messages": [{"role": "user", "content": question}],
+    }).encode())
 start = time.monotonic()
 first = last = None
 usage = {}
-for line in sys.stdin:
-    if not line.startswith("data: ") or line.strip() == "data: [DONE]":
+try:
+    answer = urllib.request.urlopen(request)
+except urllib.error.HTTPError as e:
+    sys.exit("the server says: " + json.load(e)["error"]["message"])
+for line in answer:
+    line = line.decode().strip()
+    if not line.startswith("data: ") or line == "data: [DONE]":
         continue
     event = json.loads(line[6:])
     if event.get("error"):
