@@ -120,6 +120,9 @@ int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_
  * A stale handle is not an error. */
 void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why);
 
+/* Makes an idle engine take a turn, and so call the policy's step_end. Any thread. */
+void mc_engine_wake(struct mc_engine *e);
+
 /* ---- looking in ----------------------------------------------------------------------- */
 
 struct mc_engine_status {

@@ -288,7 +288,7 @@ static bool sleep_for_work(struct mc_engine *e)
     bool stop;
 
     pthread_mutex_lock(&e->inbox);
-    if (!e->inbox_first && !e->cancels && !e->stopping) {
+    if (!e->inbox_first && !e->cancels && !e->stopping && !e->woken) {
         if (e->n_live > 0) {
             struct timespec ts;
 
@@ -302,6 +302,7 @@ static bool sleep_for_work(struct mc_engine *e)
         }
     }
     stop = e->stopping;
+    e->woken = false;
     pthread_mutex_unlock(&e->inbox);
     return !stop;
 }
@@ -515,6 +516,14 @@ void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why)
     pthread_mutex_lock(&e->inbox);
     c->next = e->cancels;
     e->cancels = c;
+    pthread_cond_signal(&e->bell);
+    pthread_mutex_unlock(&e->inbox);
+}
+
+void mc_engine_wake(struct mc_engine *e)
+{
+    pthread_mutex_lock(&e->inbox);
+    e->woken = true;
     pthread_cond_signal(&e->bell);
     pthread_mutex_unlock(&e->inbox);
 }

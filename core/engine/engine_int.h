@@ -138,7 +138,7 @@ struct mc_engine {
     struct mc_cancel *cancels;
     int32_t n_queued; /* submitted, not yet run: guarded by inbox */
     int64_t n_arrived;
-    bool stopping, started;
+    bool stopping, started, woken;
     pthread_t thread;
     atomic_int failed; /* error code */
     struct mc_err fail;

@@ -151,7 +151,7 @@ int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed
     if (rc >= 0 && !same)
         rc = try_vm(p, out, err);
     if (rc >= 0 && !same && p->opts.check)
-        rc = p->opts.check(p->opts.edge, g, err);
+        rc = p->opts.check(p->opts.self, g, err);
     if (rc < 0 || same) {
         mc_stepvm_close(*out);
         *out = NULL;
@@ -207,7 +207,7 @@ static void tell_edge(struct mc_policies *p, uint32_t number)
         return;
     p->edge_number = number;
     if (p->opts.live)
-        p->opts.live(p->opts.edge, g);
+        p->opts.live(p->opts.self, g);
 }
 
 static void on_event(struct mc_policies *p, const struct mc_event *e)
@@ -348,6 +348,8 @@ static int reload(struct mc_policies *p, bool only_if_changed, uint32_t *number,
             p->dir[0] ? p->dir : "built in");
     mc_stepvm_close(atomic_exchange(&p->next, s));
     tell_edge(p, *number);
+    if (p->opts.wake)
+        p->opts.wake(p->opts.self);
     return 0;
 }
 

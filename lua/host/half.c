@@ -90,17 +90,22 @@ static const struct mc_policy_admin admin = {on_reload, on_rollback, on_list, NU
 
 /* ---- the edge's part ------------------------------------------------------------------- */
 
-static int on_check(void *edge, struct mc_generation *g, struct mc_err *err)
+static int on_check(void *self, struct mc_generation *g, struct mc_err *err)
 {
-    return mc_edge_check(edge, g, err);
+    return mc_edge_check(((struct mc_lua *)self)->edge, g, err);
 }
 
-static void on_live(void *edge, struct mc_generation *g)
+static void on_live(void *self, struct mc_generation *g)
 {
     struct mc_err err;
 
-    if (mc_edge_install(edge, g, &err) < 0)
+    if (mc_edge_install(((struct mc_lua *)self)->edge, g, &err) < 0)
         mc_error("lua", "routes stay as they were: %s", err.text);
+}
+
+static void on_wake(void *self)
+{
+    mc_engine_wake(((struct mc_lua *)self)->server->engine);
 }
 
 static int on_request(void *self, struct mc_req *r, struct mc_err *err)
@@ -139,14 +144,14 @@ static int half_open(struct mc_server *s, const struct mc_lua_opts *o, struct mc
     struct mc_lua *l = calloc(1, sizeof *l);
     struct mc_policies_opts po = {.dir = o->policies, .no_watch = !o->watch,
                                   .vocab = {mc_tok_n(tok), piece, tok}, .check = on_check,
-                                  .live = on_live};
+                                  .live = on_live, .wake = on_wake};
     int rc;
 
     if (!l)
         return mc_fail(err, MC_ENOMEM, "no memory for the Lua half");
     l->server = s;
     rc = mc_edge_open(s, o->edge_vms, &l->edge, err);
-    po.edge = l->edge;
+    po.self = l;
     if (rc == 0)
         rc = mc_policies_open(&po, &l->policies, err);
     if (rc < 0) {

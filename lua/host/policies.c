@@ -61,7 +61,7 @@ static int make_first(struct mc_policies *p, struct mc_err *err)
     mc_hooks_set_live(p, s);
     p->next_number = p->edge_number = s->gen->number;
     if (p->opts.live)
-        p->opts.live(p->opts.edge, s->gen);
+        p->opts.live(p->opts.self, s->gen);
     return 0;
 }
 
@@ -179,6 +179,8 @@ int mc_policies_rollback(struct mc_policies *p, uint32_t *number, struct mc_err 
         return mc_fail(err, MC_ENOENT, "no generation is kept to go back to");
     mc_hooks_bury(p, atomic_exchange(&p->next, NULL));
     atomic_store(&p->want_rollback, true);
+    if (p->opts.wake)
+        p->opts.wake(p->opts.self);
     return 0;
 }
 

@@ -37,9 +37,12 @@ struct mc_policies_opts {
     /* The edge half of a generation, called on the builder's thread (and in open): check
      * before it is accepted, live when new requests are to use it. live keeps g by a
      * reference of its own. Both may be NULL. */
-    int (*check)(void *edge, struct mc_generation *g, struct mc_err *err);
-    void (*live)(void *edge, struct mc_generation *g);
-    void *edge;
+    int (*check)(void *self, struct mc_generation *g, struct mc_err *err);
+    void (*live)(void *self, struct mc_generation *g);
+    /* Something waits for a step boundary, which an idle engine has none of: wake it. Any
+     * thread; NULL: swaps wait for the next request. */
+    void (*wake)(void *self);
+    void *self;
     size_t vm_bytes; /* 0: MC_VM_MEM */
 };
 
