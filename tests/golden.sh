@@ -1,6 +1,7 @@
 #!/bin/sh
 # golden.sh - every checkpoint of tests/models against its golden files, as TAP: on ref with
-# f32 keys and values (absolute tolerances), on cpu with bf16 and fp8.
+# f32 keys and values (absolute tolerances), on cpu with bf16 and fp8. LONG=1: SmolLM2 on
+# ref too, which takes minutes.
 set -u
 M=${MASCON:-build/mascon}
 n=0
@@ -26,5 +27,16 @@ for flags in "--backend ref --kv f32" "--backend cpu --kv bf16" "--backend cpu -
         one tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf \
             tests/models/tiny-llama-gguf/golden/q8_0 $flags
     }
+done
+# The demo's model, when it is here: transformers in fp32 from the same GGUF.
+smol=${XDG_CACHE_HOME:-$HOME/.cache}/mascon/SmolLM2-135M-Instruct.Q4_1.gguf
+for flags in "--backend cpu --kv f32" "--backend cpu --kv bf16" ${LONG:+"--backend ref --kv f32"}; do
+    if [ -f "$smol" ]; then
+        # shellcheck disable=SC2086
+        one "$smol" tests/golden/smollm2 $flags
+    else
+        n=$((n + 1))
+        echo "ok $n - SmolLM2-135M-Instruct $flags # SKIP no $smol (make demo gets it)"
+    fi
 done
 echo "1..$n"
