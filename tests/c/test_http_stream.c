@@ -329,12 +329,15 @@ static void http_a_thousand_idle_and_64_streams(void **state)
         says(fd[i], GET("/held"));
         held(e, i);
     }
-    cpu = cpu_s();
-    usleep(300000);
-    print_message("# waiting for 0.3 s takes %.1f ms of CPU\n", (cpu_s() - cpu) * 1e3);
-    assert_true(cpu_s() - cpu < 0.15); /* nobody spins */
-    for (int i = 0; i < STREAMS; i++)
-        mc_res_begin(held(e, i), 200, "text/event-stream");
+    for (int waits = 0; waits < 2; waits++) { /* for an answer, and for more of it */
+        for (int i = 0; i < STREAMS && waits == 1; i++)
+            mc_res_begin(held(e, i), 200, "text/event-stream");
+        usleep(20000);
+        cpu = cpu_s();
+        usleep(300000);
+        print_message("# waiting for 0.3 s takes %.1f ms of CPU\n", (cpu_s() - cpu) * 1e3);
+        assert_true(cpu_s() - cpu < 0.03); /* nobody spins */
+    }
     t = now_s();
     for (int k = 0; k < EVENTS; k++) {
         for (int i = 0; i < STREAMS; i++)
