@@ -83,14 +83,20 @@ void mc_req_done(struct mc_req *r);
 
 /* ---- the response: one of send, error, or begin + write* + end ------------------------- */
 
+/* Every response carries x-request-id; text/event-stream also what keeps caches and proxies
+ * from holding it. A second response is MC_EEXIST, one to a client that is gone MC_ECANCEL.
+ * Header: again replaces; MC_EARG for line breaks and for content-length, transfer-encoding
+ * and connection, MC_ELIMIT after 32. */
 int mc_res_header(struct mc_req *r, const char *key, const char *value); /* before the body */
 int mc_res_send(struct mc_req *r, int status, const char *type, const void *body, size_t n);
 /* The error in the OpenAI shape {"error":{message,type,param,code}} with its status and,
  * for 429 and 503, retry-after. */
 int mc_res_error(struct mc_req *r, const struct mc_err *err);
 int mc_res_begin(struct mc_req *r, int status, const char *type);
-/* Appends; MC_ECANCEL when the client is gone, MC_EAGAIN when over 1 MiB waits unread. */
+/* Appends; MC_ECANCEL when the client is gone, MC_EAGAIN (and nothing is taken) when over
+ * 1 MiB waits unread. */
 int mc_res_write(struct mc_req *r, const void *data, size_t n);
+/* A stream that mc_req_done finds without its end is cut off, so as not to look whole. */
 int mc_res_end(struct mc_req *r);
 bool mc_res_started(const struct mc_req *r); /* send, error or begin was called */
 

@@ -1,7 +1,8 @@
 /* metrics_text.c - the Prometheus exposition (text format 0.0.4).
  *
  * Owns nothing. THREAD: any; a scrape reads atomics and takes mc_engine_status's lock once.
- * Three scrapes a second are usual, so nothing is allocated and a page takes microseconds.
+ * Three scrapes a second are usual: nothing is allocated, and a page takes under a
+ * millisecond.
  *
  * Names are vLLM's where they mean the same; "perc" there is a fraction of 1. */
 #include <inttypes.h>
