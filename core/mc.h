@@ -88,6 +88,8 @@ struct mc_sink {
     void (*token)(void *ctx, const struct mc_token *t);
     void (*end)(void *ctx, const struct mc_end *e);
     void *ctx;
+    /* With prompt_logprobs: each prompt token but the first, in order, before any token. */
+    void (*prompt)(void *ctx, const struct mc_token *t);
 };
 
 struct mc_request {
@@ -103,6 +105,7 @@ struct mc_request {
     int32_t n_stop; /* besides the model's own */
     bool ignore_eos;
     int32_t n_top;  /* top logprobs a token, 0..MC_TOP; -1: none */
+    bool prompt_logprobs; /* of the prompt too: no prefix is reused; needs n_top >= 0 */
     uint32_t lane, tenant;
     int32_t priority;
     double deadline;  /* CLOCK_MONOTONIC seconds, 0: none */

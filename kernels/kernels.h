@@ -144,6 +144,8 @@ struct mc_rows {
     const int32_t *kv_len;         /* [S] tokens in the context after this step */
     const int32_t *slot;           /* [S] slot of each sequence */
     const int32_t *out_row;        /* [R] rows that need logits */
+    const int32_t *target;         /* [R] -1: sample; else the id whose raw logprob is wanted,
+                                      and the slot stays as it is. NULL: all sample */
 };
 enum { MC_LIVE_ROWS, MC_LIVE_DECODE, MC_LIVE_SEQS, MC_LIVE_OUT };
 
@@ -227,7 +229,7 @@ struct mc_bias {
 
 /* What comes back to the host for one sampled row. */
 struct mc_out {
-    int32_t slot, tok; /* tok -1: the row was bad, see bad */
+    int32_t slot, tok; /* tok -1: the row was bad, see bad; of a target row: the target */
     uint32_t bad;      /* MC_BAD_...; the fields below are 0 then */
     int32_t pos;       /* position that tok takes */
     float logprob;     /* of tok, raw logits */

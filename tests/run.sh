@@ -9,6 +9,7 @@ pass=0 fail=0 skip=0
 for t in "$@"; do
     case $t in
     *.py) CMOCKA_MESSAGE_OUTPUT=TAP python3 "$t" >"$log" 2>"$log.err" ;;
+    *.lua) luajit "$t" >"$log" 2>"$log.err" ;;
     *) CMOCKA_MESSAGE_OUTPUT=TAP "$t" >"$log" 2>"$log.err" ;;
     esac
     rc=$?

@@ -41,7 +41,7 @@ struct mc_seq {
     /* asked for */
     int32_t n_prompt, limit, n_top, n_bias, n_stop, priority;
     uint32_t lane, tenant;
-    bool ignore_eos;
+    bool ignore_eos, prompt_logprobs;
     uint64_t seed;
     double deadline;
     struct mc_params want, params;
@@ -62,6 +62,7 @@ struct mc_seq {
     int32_t n_shared_seen;  /* pages already offered for sharing */
     int32_t n_ctx, n_pub;   /* tokens whose KV is enqueued; published */
     int32_t n_fly, n_gen, n_cached, n_preempt;
+    int32_t n_told; /* prompt tokens whose logprobs are enqueued or delivered */
     int32_t override_tok;   /* a pick to put into the slot, or -1 */
     double t_last;
     struct mc_usage usage;
@@ -69,11 +70,12 @@ struct mc_seq {
     uint64_t planned;       /* plan that last named it */
 };
 
-/* A sampled or plain row of an enqueued step. */
+/* A sequence's part of an enqueued step. */
 struct mc_step_row {
     uint32_t seq, gen;
-    int32_t n_ctx; /* the sequence's context after the step */
-    int32_t out;   /* index among sampled rows, -1: none */
+    int32_t n_ctx;      /* the sequence's context after the step */
+    int32_t out, n_out; /* its rows among those with logits */
+    bool sampled;       /* the last of them gave a token; the others are the prompt's */
 };
 
 struct mc_step {

@@ -122,6 +122,8 @@ static bool run(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_
         n = q->n_ids - q->n_ctx;
     if (n > room)
         n = room;
+    if (q->prompt_logprobs && q->n_told < q->n_prompt && n > e->n_slot - s->n_out)
+        n = e->n_slot - s->n_out; /* each of its rows has logits */
     if (n < 1)
         return false;
     n = mc_step_grow(e, s, q, q->n_ctx + n) - q->n_ctx;

@@ -98,7 +98,7 @@ static float logprob_of(const struct mc_out *o, int32_t id)
     return 0; /* a picked token outside the top list: not known */
 }
 
-static void deliver(struct mc_seq *q, const struct mc_out *o, int32_t id)
+static struct mc_token token_of(const struct mc_seq *q, const struct mc_out *o, int32_t id)
 {
     struct mc_token t = {.id = id, .logprob = logprob_of(o, id)};
 
@@ -109,6 +109,13 @@ static void deliver(struct mc_seq *q, const struct mc_out *o, int32_t id)
             t.top_logprob[i] = o->top_logprob[i];
         }
     }
+    return t;
+}
+
+static void deliver(struct mc_seq *q, const struct mc_out *o, int32_t id)
+{
+    struct mc_token t = token_of(q, o, id);
+
     q->sink.token(q->sink.ctx, &t);
 }
 
@@ -157,6 +164,23 @@ static void publish_token(struct mc_engine *e, struct mc_seq *q, const struct mc
         mc_seq_end(e, q, MC_FINISH_LENGTH, -1, NULL);
 }
 
+/* Logprobs of prompt tokens; a bad row among them ends the sequence. */
+static bool publish_targets(struct mc_engine *e, struct mc_seq *q, const struct mc_out *o,
+                            int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        struct mc_token t;
+
+        if (o[i].tok < 0) {
+            end_bad(e, q, o[i].bad);
+            return false;
+        }
+        t = token_of(q, &o[i], o[i].tok);
+        q->sink.prompt(q->sink.ctx, &t);
+    }
+    return true;
+}
+
 static void publish_prompt(struct mc_engine *e, struct mc_seq *q)
 {
     mc_seq_share(e, q);
@@ -183,8 +207,10 @@ void mc_publish(struct mc_engine *e, struct mc_step *s)
         }
         if (q->n_page > 0 && r->n_ctx <= q->n_ctx) /* else it was preempted meanwhile */
             q->n_pub = r->n_ctx;
-        if (r->out >= 0)
-            publish_token(e, q, &s->ring[r->out], now);
+        if (!publish_targets(e, q, &s->ring[r->out], r->n_out - r->sampled))
+            continue;
+        if (r->sampled)
+            publish_token(e, q, &s->ring[r->out + r->n_out - 1], now);
         else
             publish_prompt(e, q);
     }

@@ -124,6 +124,8 @@ static void copy_request(const struct mc_engine *e, struct mc_seq *q,
     if (r->n_stop)
         memcpy(q->stop, r->stop_ids, (size_t)r->n_stop * sizeof *q->stop);
     q->ignore_eos = r->ignore_eos;
+    q->prompt_logprobs = r->prompt_logprobs && r->n_top >= 0 && r->sink.prompt;
+    q->n_told = 1; /* nothing predicts the first */
     q->lane = r->lane;
     q->tenant = r->tenant;
     q->priority = r->priority;
@@ -211,6 +213,8 @@ int32_t mc_seq_hit(struct mc_engine *e, struct mc_seq *q, bool take)
     /* one token at least runs again: its logits are wanted */
     int32_t most = (q->n_ids - 1) / MC_PAGE, n = 0;
 
+    if (q->prompt_logprobs && q->n_told < q->n_prompt)
+        return 0; /* cached positions have no logits */
     extend_chain(q, most);
     for (; n < most; n++) {
         int32_t page = mc_kv_find(e->kv, q->chain[n], q->ids + n * MC_PAGE, take);

@@ -216,12 +216,19 @@ static void set_slot(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
     q->fresh = false;
 }
 
+/* A row with logits: sampled, or (target >= 0) looked up. */
+static void add_out(struct mc_step *s, int32_t row, int32_t target)
+{
+    writable(s->rows.out_row)[s->n_out] = row;
+    writable(s->rows.target)[s->n_out++] = target;
+}
+
 void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n)
 {
     bool decode = q->state == MC_STATE_DECODE;
+    struct mc_step_row *row = &s->row[s->n_row];
     int32_t *tok = writable(s->rows.tok), *pos = writable(s->rows.pos);
     int32_t *row_seq = writable(s->rows.row_seq);
-    bool sampled;
 
     if (q->fresh)
         set_slot(e, s, q);
@@ -229,23 +236,28 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
         delta(s, MC_DELTA_TOK, q->slot, 0, q->override_tok, 0);
         q->override_tok = -1;
     }
+    *row = (struct mc_step_row){.seq = q->id, .gen = q->gen, .out = s->n_out};
     for (int32_t i = 0; i < n; i++) {
-        tok[s->n_tok + i] = decode ? -1 : q->ids[q->n_ctx + i];
-        pos[s->n_tok + i] = q->n_ctx + i;
+        int32_t at = q->n_ctx + i;
+
+        tok[s->n_tok + i] = decode ? -1 : q->ids[at];
+        pos[s->n_tok + i] = at;
         row_seq[s->n_tok + i] = s->n_row;
+        if (q->prompt_logprobs && at + 1 == q->n_told && q->n_told < q->n_prompt)
+            add_out(s, s->n_tok + i, q->ids[q->n_told++]);
     }
     q->n_ctx += n;
-    sampled = decode || (q->n_ctx == q->n_ids && mc_seq_room(e, q) > 0);
-    s->row[s->n_row] =
-        (struct mc_step_row){q->id, q->gen, q->n_ctx, sampled ? s->n_out : -1};
-    if (sampled)
-        writable(s->rows.out_row)[s->n_out++] = s->n_tok + n - 1;
+    row->sampled = decode || (q->n_ctx == q->n_ids && mc_seq_room(e, q) > 0);
+    if (row->sampled)
+        add_out(s, s->n_tok + n - 1, -1);
+    row->n_ctx = q->n_ctx;
+    row->n_out = s->n_out - row->out;
     writable(s->rows.kv_len)[s->n_row] = q->n_ctx;
     writable(s->rows.slot)[s->n_row] = q->slot;
     s->n_tok += n;
     s->n_decode += decode;
     writable(s->rows.q0)[++s->n_row] = s->n_tok;
-    q->n_fly += sampled;
+    q->n_fly += row->sampled;
     if (!decode && q->n_ctx == q->n_ids)
         q->state = MC_STATE_DECODE;
 }

@@ -79,6 +79,7 @@ static struct mc_rows cut_rows(struct cut *c, int32_t cap, int32_t cap_seq,
     r.kv_len = take_i32(c, cap_seq);
     r.slot = take_i32(c, cap_seq);
     r.out_row = take_i32(c, cap_out);
+    r.target = take_i32(c, cap_out);
     return r;
 }
 

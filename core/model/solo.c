@@ -141,6 +141,8 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
     if (n_out)
         memcpy((int32_t *)(uintptr_t)s->stage.out_row, out_row,
                (size_t)n_out * sizeof *out_row);
+    for (int32_t i = 0; i < n_out; i++)
+        ((int32_t *)(uintptr_t)s->stage.target)[i] = -1;
     *s->n_init = 0;
     if (s->pos == 0) {
         *s->slot_in = (struct mc_slot){.tok = -1, .samp = {.top_p = 1, .rep = 1}};

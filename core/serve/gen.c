@@ -317,7 +317,7 @@ int mc_gen_open(struct mc_engine *e, const struct mc_gen_opts *o, void (*on_read
     rc = mc_text_init(&g->text, o->stop, o->stop_len, o->n_stop, err);
     if (rc < 0)
         goto fail;
-    req.sink = (struct mc_sink){on_token, on_end, g};
+    req.sink = (struct mc_sink){.token = on_token, .end = on_end, .ctx = g};
     atomic_store(&g->refs, 2);
     rc = mc_engine_submit(e, &req, &g->handle, err);
     if (rc < 0) {

@@ -205,6 +205,7 @@ static void list_cands(const struct row *w, float lse, struct mc_out *out)
 
 static void sample_row(const struct mc_sample_p *p, int32_t r)
 {
+    int32_t target = p->rows.target ? p->rows.target[r] : -1;
     int32_t t = p->rows.out_row[r], slot = p->rows.slot[p->rows.row_seq[t]], tok;
     const struct mc_slot *sl = &p->slots[slot];
     const float *raw = p->raw + (int64_t)r * p->pitch, *stat = p->stat + (int64_t)r * 4;
@@ -223,7 +224,7 @@ static void sample_row(const struct mc_sample_p *p, int32_t r)
     if (out->bad)
         return;
     w.u = mc_philox_draw(sl->samp.seed_lo, sl->samp.seed_hi, out->pos);
-    tok = draw(&w, &sl->samp);
+    tok = target >= 0 ? target : draw(&w, &sl->samp);
     if (tok < 0 || tok >= p->n_real) { /* settings that nobody should have let through */
         out->bad = MC_BAD_LOGITS;
         return;
@@ -233,7 +234,7 @@ static void sample_row(const struct mc_sample_p *p, int32_t r)
     out->raw_lse = stat[3];
     if (sl->samp.flags & MC_SAMP_TOP)
         list_top(&w, raw, stat[3], out);
-    if (sl->samp.flags & MC_SAMP_CANDS)
+    if (sl->samp.flags & MC_SAMP_CANDS && target < 0)
         list_cands(&w, stat[1], out);
 }
 

@@ -129,7 +129,7 @@ static int commit(struct mc_par *par, const struct mc_commit_p *p)
 
         p->ring[r] = *out;
         slot->bad |= out->bad;
-        if (out->tok < 0)
+        if (out->tok < 0 || (p->rows.target && p->rows.target[r] >= 0))
             continue;
         slot->tok = out->tok;
         slot->pos = out->pos;

@@ -73,8 +73,10 @@ struct kern_rows {
 
 static inline struct mc_rows kern_view(const struct kern_rows *r)
 {
-    return (struct mc_rows){KERN_T, KERN_S,    KERN_T,    r->live,   r->tok,  r->pos,
-                            r->row_seq, r->q0, r->kv_len, r->slot, r->out_row};
+    return (struct mc_rows){.cap = KERN_T, .cap_seq = KERN_S, .cap_out = KERN_T,
+                            .live = r->live, .tok = r->tok, .pos = r->pos,
+                            .row_seq = r->row_seq, .q0 = r->q0, .kv_len = r->kv_len,
+                            .slot = r->slot, .out_row = r->out_row};
 }
 
 /* n rows of a new sequence in slot from position pos; a decode row when decode is true

@@ -2,6 +2,8 @@
  * reuse, preemption, cancel, limits, and policies that misbehave. */
 #include "tests/c/engine_help.h"
 
+#include <math.h>
+
 #include "core/engine/engine_int.h"
 #include "core/model/solo.h"
 
@@ -254,6 +256,88 @@ static void engine_other_salt_or_tenant_does_not_share(void **state)
         assert_int_equal(g->end.usage.n_cached, k == 3 ? 128 : 0);
         got_free(g);
     }
+    mc_engine_close(e);
+}
+
+struct told {
+    struct got *g;
+    int32_t id[256], n;
+    float logprob[256];
+};
+
+static void told_prompt(void *ctx, const struct mc_token *t)
+{
+    struct told *x = ctx;
+
+    x->id[x->n] = t->id;
+    x->logprob[x->n++] = t->logprob;
+    assert_int_equal(t->n_top, 2);
+}
+
+static void told_token(void *ctx, const struct mc_token *t)
+{
+    got_token(((struct told *)ctx)->g, t);
+}
+
+static void told_end(void *ctx, const struct mc_end *e)
+{
+    got_end(((struct told *)ctx)->g, e);
+}
+
+/* log softmax of the target at each position but the last, by direct calls. */
+static void solo_logprobs(const struct mc_model *m, const int32_t *ids, int32_t n, float *out)
+{
+    const struct mc_solo_opts o = {.context = 512, .rows = 256, .outs = 256, .kv = MC_KV_F32};
+    int32_t row[256], v = m->cfg.vocab;
+    struct mc_solo *s = NULL;
+    struct mc_err err = {0};
+    const float *x;
+
+    for (int32_t i = 0; i < n; i++)
+        row[i] = i;
+    assert_ok(mc_solo_open(m, &o, &s, &err), err);
+    assert_ok(mc_solo_run(s, ids, n, row, n, NULL, &x, &err), err);
+    for (int32_t i = 0; i + 1 < n; i++) {
+        double sum = 0;
+
+        for (int32_t k = 0; k < m->n_real; k++)
+            sum += exp(x[(int64_t)i * v + k]);
+        out[i] = (float)(x[(int64_t)i * v + ids[i + 1]] - log(sum));
+    }
+    mc_solo_close(s);
+}
+
+static void engine_prompt_logprobs_cover_the_whole_prompt_each_time(void **state)
+{
+    struct mc_engine *e =
+        engine_open(&(struct mc_engine_opts){.max_seqs = 8, .chunk = 48}, NULL);
+    int32_t ids[200];
+    float want[200];
+
+    (void)state;
+    some_ids(ids, 200, 31);
+    solo_logprobs(&e->model, ids, 200, want);
+    for (int k = 0; k < 2; k++) { /* the second time a prefix would be found */
+        struct told x = {.g = got_new()};
+        struct mc_request r = ask_for(ids, 200, 3, x.g);
+        struct mc_handle h;
+        struct mc_err err = {0};
+
+        r.sink = (struct mc_sink){told_token, told_end, &x, told_prompt};
+        r.prompt_logprobs = true;
+        r.n_top = 2;
+        assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+        got_wait(x.g, -1);
+        assert_int_equal(x.n, 199);
+        assert_int_equal(x.g->n, 3);
+        assert_int_equal(x.g->end.usage.n_cached, 0);
+        for (int32_t i = 0; i < 199; i++) {
+            assert_int_equal(x.id[i], ids[i + 1]);
+            assert_true(fabsf(x.logprob[i] - want[i]) < 1e-3f);
+        }
+        got_free(x.g);
+    }
+    assert_idle(e);
     mc_engine_close(e);
 }
 
@@ -746,6 +830,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(graph_replays_as_sequences_join_and_leave),
     cmocka_unit_test(engine_repeated_prompt_reuses_whole_pages_only),
     cmocka_unit_test(engine_other_salt_or_tenant_does_not_share),
+    cmocka_unit_test(engine_prompt_logprobs_cover_the_whole_prompt_each_time),
     cmocka_unit_test(engine_preempts_and_recomputes_the_same_tokens),
     cmocka_unit_test(engine_one_that_fills_the_pool_ends_alone),
     cmocka_unit_test(engine_cancel_gives_everything_back_in_every_state),
