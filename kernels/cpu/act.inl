@@ -13,17 +13,14 @@ static const char *act_refuse(const struct mc_act *a)
 static void act_block(const struct mc_act *a, int64_t at, const float *x)
 {
     int16_t *q = (int16_t *)a->x + at;
-    vf top = vf_set(0), bad = vf_set(0), sum = vf_set(0), inv, y;
+    vf top = vf_set(0), sum = vf_set(0), inv, y;
     float m, s;
     int i;
 
-    for (i = 0; i < BLOCK; i += VN) {
-        y = vf_load(x + i);
-        top = vf_max(top, vf_abs(y));
-        bad = vf_fma(y, vf_set(0), bad); /* a NaN or an infinity makes a NaN */
-    }
-    m = vf_top(top);
-    if (vf_sum(bad) != 0) {
+    for (i = 0; i < BLOCK; i += VN)
+        top = vf_mag_max(top, vf_load(x + i));
+    m = vf_mag_top(top);
+    if (!(m < INFINITY)) {
         memset(q, 0, BLOCK * sizeof q[0]);
         a->s[at / BLOCK] = ((float *)a->bf)[at / BLOCK] = NAN;
         return;

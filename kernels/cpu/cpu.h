@@ -4,7 +4,7 @@
  * 16*panel + j, so that one broadcast activation feeds 16 outputs, and rows past n are
  * zeros. w.q begins with a struct head; then come the panels, each a run of k:
  *
- *   floats   [k][16] f32, f16, bf16 or e4m3
+ *   floats   [k][16] f32, f16, bf16 or e4m3 (whose scales are times 256, see tile.inl)
  *   I8       [k/2][16][2] int8: a pair of columns a lane, widened to int16 pairs
  *   I4       [k/8][16] dwords: nibble i of the low half is column i*2 of the eight, nibble i
  *            of the high half column i*2+1, so that shift and mask give int16 pairs
@@ -24,7 +24,7 @@ enum scales {
     S_NONE,  /* floats */
     S_F32,   /* scale [16] f32; min 0 */
     S_F16,   /* scale [16] f16; min 0 */
-    S_F16_8, /* the same; min is -8 scale */
+    S_F16_8, /* the same; min is -8 scale; from here to S_K_MIN: has_min() */
     S_BF16_8,
     S_F32_8,
     S_F32_MIN, /* scale [16], min [16] f32 */
@@ -34,6 +34,11 @@ enum scales {
     S_K16,   /* a group is 256: d [16] f16, then sixteen times sc [16] i8: scale d*sc for
                 each 16 columns (Q6_K) */
 };
+
+static inline bool has_min(uint16_t scales)
+{
+    return scales >= S_F16_8 && scales <= S_K_MIN;
+}
 
 struct head {
     uint16_t scales; /* enum scales */

@@ -296,6 +296,8 @@ static void array_scales(const struct mc_disk *d, uint16_t scales, int32_t row, 
     s = scale_at(d, at);
     if (d->fmt == MC_D_NVFP4)
         s = s * d->global * 0.5f; /* codes are twice the value */
+    if (d->fmt == MC_D_E4M3)
+        s *= 256; /* tiles read e4m3 over 256 */
     memcpy(rec + 4 * j, &s, 4);
     if (scales != S_F32_MIN)
         return;
@@ -412,12 +414,27 @@ static void pack_panels(void *ctx, int64_t i0, int64_t i1, int lane)
     }
 }
 
+/* The tiles' way of reading e4m3 has no NaN, and a weight that is one is of no use. */
+static bool has_nan(const struct mc_pack_p *p)
+{
+    const uint8_t *q = (const uint8_t *)p->disk.q + (int64_t)p->row0 * p->disk.k + p->k0;
+    int32_t r, k;
+
+    for (r = 0; r < p->w.n; r++, q += p->disk.k)
+        for (k = 0; k < p->w.k; k++)
+            if ((q[k] & 0x7f) == 0x7f)
+                return true;
+    return false;
+}
+
 static int pack(struct mc_par *par, const struct mc_pack_p *p)
 {
     struct head h;
 
     if (head_of(p, &h))
         return MC_K_EINTERNAL;
+    if (p->w.layout == MC_W_E4M3 && has_nan(p))
+        return MC_K_EARG;
     memset(p->w.q, 0, HEAD);
     memcpy(p->w.q, &h, sizeof h);
     mc_par_for(par, panels(p->w.n), 1, pack_panels, (void *)p);

@@ -13,51 +13,84 @@ enum {
 
 /* ---- scales --------------------------------------------------------------------------- */
 
-/* The scales of columns [k0, k0 + n*step) of a panel, and the mins where there are any, as
- * f32 [n][16]. Returns whether there are. */
-static bool scale_expand(const struct head *h, const uint8_t *rec0, int32_t k0, int32_t n,
+/* One record of scales, or one part of a k-quant's, as f32; min only where there is one. */
+VEC void scale_read(uint16_t scales, const uint8_t *rec, int32_t part, float *ws, float *wm)
+{
+    const uint16_t *half = (const uint16_t *)rec;
+    const float *full = (const float *)rec;
+    const uint8_t *code;
+    vf s, m = vf_set(0);
+    int32_t v;
+
+    for (v = 0; v < PANEL; v += VN) {
+        switch (scales) {
+        case S_F16:
+        case S_F16_8:
+            s = vf_load_f16(half + v);
+            break;
+        case S_BF16_8:
+            s = vf_load_bf16(half + v);
+            break;
+        case S_F16_MIN:
+            s = vf_load_f16(half + v);
+            m = vf_load_f16(half + PANEL + v);
+            break;
+        case S_F32_MIN:
+            s = vf_load(full + v);
+            m = vf_load(full + PANEL + v);
+            break;
+        case S_K_MIN:
+            code = rec + 4 * PANEL + part * 2 * PANEL + v;
+            s = vf_mul(vf_load_f16(half + v), vf_load_u8(code));
+            m = vf_mul(vf_load_f16(half + PANEL + v), vf_load_u8(code + PANEL));
+            m = vf_sub(vf_set(0), m);
+            break;
+        case S_K16:
+            code = rec + 2 * PANEL + part * PANEL + v;
+            s = vf_mul(vf_load_f16(half + v), vf_load_i8((const int8_t *)code));
+            break;
+        default: /* S_F32, S_F32_8 */
+            s = vf_load(full + v);
+        }
+        if (scales == S_F16_8 || scales == S_BF16_8 || scales == S_F32_8)
+            m = vf_mul(s, vf_set(-8));
+        vf_store(ws + v, s);
+        if (has_min(scales))
+            vf_store(wm + v, m);
+    }
+}
+
+/* The scales of n steps from column k0 of a panel, and the mins where there are any, as f32
+ * [n][16]. Returns whether there are. */
+static bool scale_expand(const struct head *h, const uint8_t *rec, int32_t k0, int32_t n,
                          float *ws, float *wm)
 {
-    int32_t i, v, sub, k = k0;
+    int32_t per = h->group / h->step, part = k0 % h->group / h->step, i;
 
-    for (i = 0; i < n; i++, k += h->step, ws += PANEL, wm += PANEL) {
-        const uint8_t *rec = rec0 + (int64_t)(k / h->group) * h->scale_bytes;
-        const uint16_t *half = (const uint16_t *)rec;
-        const float *full = (const float *)rec;
-
-        for (v = 0; v < PANEL; v += VN) {
-            switch (h->scales) {
-            case S_F32:
-            case S_F32_8:
-            case S_F32_MIN:
-                vf_store(ws + v, vf_load(full + v));
-                break;
-            case S_BF16_8:
-                vf_store(ws + v, vf_load_bf16(half + v));
-                break;
-            case S_K_MIN:
-                sub = 4 * PANEL + k % 256 / 32 * 2 * PANEL + v;
-                vf_store(ws + v, vf_mul(vf_load_f16(half + v), vf_load_u8(rec + sub)));
-                vf_store(wm + v, vf_sub(vf_set(0), vf_mul(vf_load_f16(half + PANEL + v),
-                                                          vf_load_u8(rec + sub + PANEL))));
-                break;
-            case S_K16:
-                sub = 2 * PANEL + k % 256 / 16 * PANEL + v;
-                vf_store(ws + v, vf_mul(vf_load_f16(half + v),
-                                        vf_load_i8((const int8_t *)rec + sub)));
-                break;
-            default:
-                vf_store(ws + v, vf_load_f16(half + v));
-            }
-            if (h->scales == S_F16_8 || h->scales == S_BF16_8 || h->scales == S_F32_8)
-                vf_store(wm + v, vf_mul(vf_load(ws + v), vf_set(-8)));
-            else if (h->scales == S_F32_MIN)
-                vf_store(wm + v, vf_load(full + PANEL + v));
-            else if (h->scales == S_F16_MIN)
-                vf_store(wm + v, vf_load_f16(half + PANEL + v));
-        }
+    rec += (int64_t)(k0 / h->group) * h->scale_bytes;
+    switch (h->scales) {
+#define EACH(scales)                                                                       \
+    case scales:                                                                           \
+        for (i = 0; i < n; i++) {                                                          \
+            scale_read(scales, rec, part, ws + i * PANEL, wm + i * PANEL);                 \
+            if (++part == per) {                                                           \
+                part = 0;                                                                  \
+                rec += h->scale_bytes;                                                     \
+            }                                                                              \
+        }                                                                                  \
+        break;
+        EACH(S_F32)
+        EACH(S_F16)
+        EACH(S_F16_8)
+        EACH(S_BF16_8)
+        EACH(S_F32_8)
+        EACH(S_F32_MIN)
+        EACH(S_F16_MIN)
+        EACH(S_K_MIN)
+        EACH(S_K16)
+#undef EACH
     }
-    return h->scales >= S_F16_8 && h->scales <= S_K_MIN;
+    return has_min(h->scales);
 }
 
 static const uint8_t *panel_q(const struct mc_w *w, int64_t panel)
@@ -132,8 +165,7 @@ static void unpack_floats(const struct tile_f *t, int np, float *out)
         for (c = 0; c < t->k; c++)
             for (v = 0; v < PV; v++)
                 vf_store(out + (p * CHUNK_F + c) * PANEL + v * VN,
-                         tile_column(t->from, t->q + p * t->q_pitch, c, v,
-                                     vf_load(t->scale + p * PANEL + v * VN)));
+                         tile_column(t->from, t->q + p * t->q_pitch, c, v));
 }
 
 /* y [np][ROWS][16] = rows [t0, t0+n) of a times np panels side by side, 1 or 2. */
@@ -142,14 +174,15 @@ static void panel_floats(const struct mc_act *a, int64_t t0, int32_t n, const st
 {
     static const uint8_t from[MC_N_RUN] = {[MC_W_F32] = T_F32, [MC_W_F16] = T_F16,
                                            [MC_W_BF16] = T_BF16, [MC_W_E4M3] = T_E4M3};
-    _Alignas(64) float wide[2 * CHUNK_F * PANEL], scale[2 * PANEL] = {0};
+    _Alignas(64) float wide[2 * CHUNK_F * PANEL], scale[2 * PANEL];
     const struct head *h = w->q;
     int32_t k, nk, p, bytes = h->panel_bytes / w->k;
 
     memset(y, 0, (size_t)n * PANEL * sizeof y[0]);
     memset(y + ROWS * PANEL, 0, (size_t)n * PANEL * sizeof y[0]);
     for (k = 0; k < w->k; k += nk) {
-        struct tile_f t = {from[w->layout], 0, panel_q(w, panel) + (int64_t)k * bytes, scale,
+        struct tile_f t = {from[w->layout], 0, panel_q(w, panel) + (int64_t)k * bytes,
+                           h->scale_bytes ? scale : NULL,
                            (const float *)a->x + t0 * a->k + k, h->panel_bytes, a->k,
                            ROWS * PANEL, y};
 

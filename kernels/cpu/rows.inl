@@ -53,7 +53,7 @@ static void embed_floats(const struct mc_w *w, int64_t row, float *x)
             x[k] = mc_f32_of_bf16(((const uint16_t *)q)[at]);
             break;
         case MC_W_E4M3:
-            x[k] = mc_f32_of_e4m3(q[at]) *
+            x[k] = mc_f32_of_e4m3(q[at]) * 0x1p-8f *
                    ((const float *)(rec + (int64_t)(k / h->group) * h->scale_bytes))[j];
             break;
         default:

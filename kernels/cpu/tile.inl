@@ -2,22 +2,26 @@
  *
  * INVARIANT: an output's sum is built in one order whatever R is: integer dots are exact
  * within a step of 32 (or 16) columns, then acc = fma(dot, ws*s, acc) and, with mins,
- * acc = fma(wm, sum, acc), steps rising; floats acc = fma(w, x, acc), columns rising. So
- * rows may be tiled in any way and sums put aside in memory between chunks of columns. */
+ * acc = fma(wm, sum, acc), steps rising; floats acc = fma(w, x, acc), columns rising; scaled
+ * floats (e4m3) the same within a chunk of columns, then y = fma(acc, scale, y). So rows may
+ * be tiled in any way and sums put aside in memory between chunks of columns. */
 
 /* Heights of tiles, falling; the first is what the registers hold. */
 #if defined(__AVX512F__)
-#define TILE_HEIGHTS(F) F(12) F(8) F(4) F(2) F(1)
+#define TILE_HEIGHTS(F) F(12) F(8) F(6) F(4) F(3) F(2) F(1)
 enum { TILE_R = 12, PAIR_R = 12 };
 #elif defined(__AVX2__)
-#define TILE_HEIGHTS(F) F(4) F(2) F(1)
+#define TILE_HEIGHTS(F) F(4) F(3) F(2) F(1)
 enum { TILE_R = 4, PAIR_R = 2 };
 #else
 #define TILE_HEIGHTS(F) F(2) F(1)
 enum { TILE_R = 2, PAIR_R = 1 };
 #endif
 
-enum { PV = PANEL / VN /* vectors a panel */ };
+enum {
+    PV = PANEL / VN, /* vectors a panel */
+    DOTS = TILE_R > 4 ? TILE_R : 4,
+};
 
 /* How a tile reads weights: from a packed panel, or unpacked from scratch memory. */
 enum { T_I4, T_I8, T_W16, T_F32, T_F16, T_BF16, T_E4M3 };
@@ -49,7 +53,7 @@ VEC vi tile_pair(int from, const uint8_t *q, int b, int i, int v)
 
 /* acc += step `at` of the scales times its dots; b: the block whose activations they saw. */
 VEC void tile_scale(const struct tile_i *t, int min, int R, int at, int b,
-                    vi dot[TILE_R][PV], vf acc[TILE_R][PV])
+                    vi dot[DOTS][PV], vf acc[TILE_R][PV])
 {
     vf ws[PV], wm[PV];
     int r, v;
@@ -71,8 +75,10 @@ VEC void tile_scale(const struct tile_i *t, int min, int R, int at, int b,
 
 VEC void tile_int(int from, int step, int min, int R, const struct tile_i *t)
 {
+    /* A dot of few rows runs in several chains, or it would wait for its own sums. */
+    const int chains = R * PV >= 4 ? 1 : 4 / (R * PV);
     vf acc[TILE_R][PV];
-    vi dot[TILE_R][PV], w[PV], x;
+    vi dot[DOTS][PV], w[PV], x;
     int b, i, r, v, part;
 
     FLAT for (r = 0; r < R; r++)
@@ -80,18 +86,23 @@ VEC void tile_int(int from, int step, int min, int R, const struct tile_i *t)
             acc[r][v] = vf_load(t->y + r * PANEL + v * VN);
     for (b = 0; b < t->n_block; b++) {
         FLAT for (part = 0; part < BLOCK / step; part++) {
-            FLAT for (r = 0; r < R; r++)
+            FLAT for (r = 0; r < chains * R; r++)
                 FLAT for (v = 0; v < PV; v++)
                     dot[r][v] = vi_zero();
             FLAT for (i = part * step / 2; i < (part + 1) * step / 2; i++) {
                 FLAT for (v = 0; v < PV; v++)
                     w[v] = tile_pair(from, t->q, b, i, v);
                 FLAT for (r = 0; r < R; r++) {
+                    vi *d = dot[i % chains * R + r];
+
                     x = vi_set_pair(t->x + r * t->x_pitch + b * BLOCK + 2 * i);
                     FLAT for (v = 0; v < PV; v++)
-                        dot[r][v] = vi_madd(dot[r][v], w[v], x);
+                        d[v] = vi_madd(d[v], w[v], x);
                 }
             }
+            FLAT for (r = R; r < chains * R; r++)
+                FLAT for (v = 0; v < PV; v++)
+                    dot[r % R][v] = vi_add(dot[r % R][v], dot[r][v]);
             tile_scale(t, min, R, b * (BLOCK / step) + part, b, dot, acc);
         }
     }
@@ -160,15 +171,15 @@ static void tile_ints(enum form form, int32_t n, struct tile_i t)
 
 struct tile_f {
     int from, k;
-    const uint8_t *q;  /* panels, q_pitch bytes apart */
-    const float *scale; /* [panels][16]: E4M3, of these columns */
-    const float *x;    /* rows x_pitch apart */
+    const uint8_t *q;   /* panels, q_pitch bytes apart */
+    const float *scale; /* [panels][16] of these columns, or NULL */
+    const float *x;     /* rows x_pitch apart */
     int64_t q_pitch, x_pitch, y_pitch;
     float *y; /* [R][16], panels y_pitch floats apart */
 };
 
-/* Column c, vector v. An E4M3 weight times its scale is rounded to f32, as in mc_disk_row. */
-VEC vf tile_column(int from, const uint8_t *q, int64_t c, int v, vf scale)
+/* Column c, vector v. E4M3 comes over 256: the scale makes up for it. */
+VEC vf tile_column(int from, const uint8_t *q, int64_t c, int v)
 {
     int64_t at = c * PANEL + v * VN;
 
@@ -178,7 +189,7 @@ VEC vf tile_column(int from, const uint8_t *q, int64_t c, int v, vf scale)
     case T_BF16:
         return vf_load_bf16((const uint16_t *)q + at);
     case T_E4M3:
-        return vf_mul(vf_load_e4m3(q + at), scale);
+        return vf_load_e4m3_256(q + at);
     default:
         return vf_load((const float *)q + at);
     }
@@ -187,19 +198,18 @@ VEC vf tile_column(int from, const uint8_t *q, int64_t c, int v, vf scale)
 /* P panels side by side: few rows of one panel would wait for their own sums. */
 VEC void tile_float(int from, int R, int P, const struct tile_f *t)
 {
-    vf acc[TILE_R][2][PV], scale[2][PV], x, w[2][PV];
+    vf acc[TILE_R][2][PV], x, w[2][PV];
     int c, r, p, v;
 
     FLAT for (p = 0; p < P; p++)
-        FLAT for (v = 0; v < PV; v++) {
-            scale[p][v] = from == T_E4M3 ? vf_load(t->scale + p * PANEL + v * VN) : vf_set(0);
+        FLAT for (v = 0; v < PV; v++)
             FLAT for (r = 0; r < R; r++)
-                acc[r][p][v] = vf_load(t->y + p * t->y_pitch + r * PANEL + v * VN);
-        }
+                acc[r][p][v] = t->scale ? vf_set(0)
+                                        : vf_load(t->y + p * t->y_pitch + r * PANEL + v * VN);
     for (c = 0; c < t->k; c++) {
         FLAT for (p = 0; p < P; p++)
             FLAT for (v = 0; v < PV; v++)
-                w[p][v] = tile_column(from, t->q + p * t->q_pitch, c, v, scale[p][v]);
+                w[p][v] = tile_column(from, t->q + p * t->q_pitch, c, v);
         FLAT for (r = 0; r < R; r++) {
             x = vf_set(t->x[r * t->x_pitch + c]);
             FLAT for (p = 0; p < P; p++)
@@ -209,8 +219,14 @@ VEC void tile_float(int from, int R, int P, const struct tile_f *t)
     }
     FLAT for (p = 0; p < P; p++)
         FLAT for (v = 0; v < PV; v++)
-            FLAT for (r = 0; r < R; r++)
-                vf_store(t->y + p * t->y_pitch + r * PANEL + v * VN, acc[r][p][v]);
+            FLAT for (r = 0; r < R; r++) {
+                float *y = t->y + p * t->y_pitch + r * PANEL + v * VN;
+
+                if (t->scale)
+                    acc[r][p][v] = vf_fma(acc[r][p][v],
+                                          vf_load(t->scale + p * PANEL + v * VN), vf_load(y));
+                vf_store(y, acc[r][p][v]);
+            }
 }
 
 /* F(weights from, panels, R) */
@@ -258,7 +274,7 @@ static void tile_floats(int32_t n, int np, struct tile_f t)
                 float_tiles[h].fn[t.from - T_F32](&one);
                 one.q += t.q_pitch;
                 one.y += t.y_pitch;
-                one.scale += PANEL;
+                one.scale += t.scale ? PANEL : 0;
             }
         }
         n -= rows;

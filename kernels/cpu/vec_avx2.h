@@ -6,6 +6,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "kernels/host/cast.h"
+
 enum { VN = 8 };
 typedef __m256 vf;
 typedef __m256i vi;
@@ -61,6 +63,21 @@ VEC float vf_top(vf x)
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
 }
 
+VEC vf vf_mag_max(vf a, vf b)
+{
+    return _mm256_castsi256_ps(
+        _mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(vf_abs(b))));
+}
+VEC float vf_mag_top(vf x)
+{
+    __m128i b = _mm_max_epi32(_mm256_castsi256_si128(_mm256_castps_si256(x)),
+                              _mm256_extracti128_si256(_mm256_castps_si256(x), 1));
+
+    b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0x4e));
+    b = _mm_max_epi32(b, _mm_shuffle_epi32(b, 0xb1));
+    return mc_f32_of_bits((uint32_t)_mm_cvtsi128_si32(b));
+}
+
 VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
 {
     __m256 z = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
@@ -77,6 +94,13 @@ VEC vf vf_load_bf16(const uint16_t *p)
     __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
 
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+}
+VEC vf vf_load_e4m3_256(const uint8_t *p)
+{
+    __m128i x = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+
+    x = _mm_srai_epi16(_mm_slli_epi16(x, 8), 1);
+    return _mm256_cvtph_ps(_mm_and_si128(x, _mm_set1_epi16((short)0xbf80)));
 }
 VEC vf vf_load_e4m3(const uint8_t *p)
 {
@@ -124,10 +148,12 @@ VEC void vi_store(void *p, vi x) { _mm256_storeu_si256(p, x); }
 VEC vi vi_zero(void) { return _mm256_setzero_si256(); }
 VEC vi vi_set_pair(const int16_t *p) { return _mm256_set1_epi32(*(const int32_t *)p); }
 VEC vi vi_madd(vi acc, vi w, vi a) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, a)); }
+VEC vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 VEC vf vi_float(vi x) { return _mm256_cvtepi32_ps(x); }
 VEC vi vi_nibbles(vi x, int i)
 {
-    return _mm256_and_si256(_mm256_srli_epi16(x, 4 * i), _mm256_set1_epi16(15));
+    x = _mm256_srli_epi16(x, (4 * i));
+    return i == 3 ? x : _mm256_and_si256(x, _mm256_set1_epi16(15));
 }
 VEC vi vi_load_i8(const int8_t *p)
 {

@@ -6,6 +6,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "kernels/host/cast.h"
+
 enum { VN = 16 };
 typedef __m512 vf;
 typedef __m512i vi;
@@ -48,6 +50,15 @@ VEC float vf_sum(vf x)
 }
 
 VEC float vf_top(vf x) { return _mm512_reduce_max_ps(x); }
+VEC vf vf_mag_max(vf a, vf b)
+{
+    return _mm512_castsi512_ps(
+        _mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(vf_abs(b))));
+}
+VEC float vf_mag_top(vf x)
+{
+    return mc_f32_of_bits((uint32_t)_mm512_reduce_max_epi32(_mm512_castps_si512(x)));
+}
 
 VEC __m512 pair_sum(__m512 a, __m512 b)
 {
@@ -73,6 +84,13 @@ VEC vf vf_load_bf16(const uint16_t *p)
     __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
 
     return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+}
+VEC vf vf_load_e4m3_256(const uint8_t *p)
+{
+    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+
+    x = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 1);
+    return _mm512_cvtph_ps(_mm256_and_si256(x, _mm256_set1_epi16((short)0xbf80)));
 }
 VEC vf vf_load_e4m3(const uint8_t *p)
 {
@@ -112,10 +130,12 @@ VEC void vi_store(void *p, vi x) { _mm512_storeu_si512(p, x); }
 VEC vi vi_zero(void) { return _mm512_setzero_si512(); }
 VEC vi vi_set_pair(const int16_t *p) { return _mm512_set1_epi32(*(const int32_t *)p); }
 VEC vi vi_madd(vi acc, vi w, vi a) { return _mm512_dpwssd_epi32(acc, w, a); }
+VEC vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 VEC vf vi_float(vi x) { return _mm512_cvtepi32_ps(x); }
 VEC vi vi_nibbles(vi x, int i)
 {
-    return _mm512_and_si512(_mm512_srli_epi16(x, (unsigned)(4 * i)), _mm512_set1_epi16(15));
+    x = _mm512_srli_epi16(x, (unsigned)(4 * i));
+    return i == 3 ? x : _mm512_and_si512(x, _mm512_set1_epi16(15));
 }
 VEC vi vi_load_i8(const int8_t *p)
 {

@@ -66,6 +66,21 @@ VEC float vf_top(vf x) /* the largest lane */
 
     return a > b ? a : b;
 }
+/* Magnitudes compared as integers: a NaN is above an infinity, that above all else. a is a
+ * magnitude already. */
+VEC vf vf_mag_max(vf a, vf b)
+{
+    vi x = (vi)a, y = (vi)vf_abs(b);
+
+    return vf_pick(x > y, (vf)x, (vf)y);
+}
+VEC float vf_mag_top(vf x) /* the largest lane in that order */
+{
+    vi b = (vi)x;
+    int32_t lo = b[0] > b[1] ? b[0] : b[1], hi = b[2] > b[3] ? b[2] : b[3];
+
+    return mc_f32_of_bits((uint32_t)(lo > hi ? lo : hi));
+}
 VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out) /* out[i] = sum of the i-th's lanes */
 {
     out[0] = vf_sum(a), out[1] = vf_sum(b), out[2] = vf_sum(c), out[3] = vf_sum(d);
@@ -83,6 +98,10 @@ VEC vf vf_load_bf16(const uint16_t *p)
 VEC vf vf_load_e4m3(const uint8_t *p)
 {
     return (vf){mc_f32_of_e4m3(p[0]), mc_f32_of_e4m3(p[1]), mc_f32_of_e4m3(p[2]), mc_f32_of_e4m3(p[3])};
+}
+VEC vf vf_load_e4m3_256(const uint8_t *p) /* over 256, no NaNs among them */
+{
+    return vf_load_e4m3(p) * 0x1p-8f;
 }
 VEC vf vf_load_u8(const uint8_t *p) { return (vf){p[0], p[1], p[2], p[3]}; }
 VEC vf vf_load_i8(const int8_t *p) { return (vf){p[0], p[1], p[2], p[3]}; }
@@ -124,6 +143,7 @@ VEC vi vi_madd(vi acc, vi w, vi a) /* acc + w.lo*a.lo + w.hi*a.hi, exact */
     return acc + (w << 16 >> 16) * (a << 16 >> 16) + (w >> 16) * (a >> 16);
 #endif
 }
+VEC vi vi_add(vi a, vi b) { return a + b; }
 VEC vf vi_float(vi x) { return __builtin_convertvector(x, vf); }
 VEC vi vi_nibbles(vi x, int i) /* pairs of nibble i of each 16 bits */
 {

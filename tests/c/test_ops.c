@@ -206,6 +206,30 @@ static void ops_int4_takes_zeros_and_every_scale(void **state)
     kern_close(&ref);
 }
 
+/* A weight that is a NaN stops the load. */
+static void ops_pack_refuses_nan_weights(void **state)
+{
+    struct kern cpu;
+    uint64_t seed = 15;
+
+    (void)state;
+    ops_each_body (cpu, 1) {
+        struct mc_disk d = ops_disk(&ops_fmts[3], 17, 40, &seed);
+        struct mc_pack_p p = {.disk = d, .w = {.layout = MC_W_E4M3, .n = 17, .k = 40}};
+        struct mc_need need;
+        const char *why;
+
+        ((uint8_t *)d.q)[16 * 40 + 39] = 0xff;
+        assert_int_equal(cpu.b->op[MC_OP_pack]->need(&p, &need, &why), 0);
+        p.w.q = malloc(need.q);
+        p.w.scale = malloc(need.scale);
+        assert_int_equal(mc_k_pack(cpu.b, cpu.s, &p), 0);
+        assert_int_equal(cpu.b->wait(cpu.s, cpu.b->mark(cpu.s)), MC_K_EARG);
+        ops_w_free(&p.w);
+        ops_disk_free(&d);
+    }
+}
+
 /* A row of an embedding is what the disk holds. */
 static void ops_embed_decodes_rows(void **state)
 {
@@ -438,6 +462,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(ops_linear_agrees_with_the_oracle),
     cmocka_unit_test(ops_pack_takes_slices),
     cmocka_unit_test(ops_int4_takes_zeros_and_every_scale),
+    cmocka_unit_test(ops_pack_refuses_nan_weights),
     cmocka_unit_test(ops_embed_decodes_rows),
     cmocka_unit_test(ops_glu_is_silu_of_gate_times_up),
     cmocka_unit_test(ops_linear_rows_do_not_depend_on_the_batch),
