@@ -129,7 +129,7 @@ end
 -- opts.decode(text) parses JSON and returns nil when it cannot; opts.call_ids =
 -- "functions" renames calls to functions.NAME:N.
 function M.prepare(messages, opts)
-  if shape(messages) ~= "array" then
+  if shape(messages) ~= "array" or messages[1] == nil then
     return wrong("messages must be a list with at least one message", "messages")
   end
   local out = data.array()

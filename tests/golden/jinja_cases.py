@@ -167,7 +167,7 @@ plain text
 {{ 2.5|round }} {{ 3.5|round }} {{ 2.675|round(2) }} {{ 42.55|round(1, 'floor') }} {{ 42.51|round(1, 'ceil') }} {{ 7|round }} {{ 1234|round(-2) }} {{ 42.4|round|int }} {{ -2.5|round }} {{ 0.15|round(1) }}
 {{ -5|abs }} {{ -5.5|abs }} {{ 5|abs }} {{ (-5)|abs }}
 {{ 'a'|abs }}
-{{ html|e }} {{ html|escape }} {{ html|safe }} {{ html|urlencode }} {{ 'é /?'|urlencode }} {{ html|forceescape }}
+{{ html|e }} {{ html|escape }} {{ html|safe }} {{ html|forceescape }}
 {{ 'a\nb\n\nc'|indent }}|{{ 'a\nb'|indent(2, true) }}|{{ 'a\n\nb'|indent(2, blank=true) }}|{{ 'a\nb'|indent('> ') }}|{{ 'a\nb'|indent(width=1, first=true) }}|{{ ''|indent }}|{{ 'a\n'|indent }}
 {{ 'foo bar baz qux'|truncate(9) }} {{ 'foo bar baz qux'|truncate(9, true) }} {{ 'foo bar baz qux'|truncate(11) }} {{ 'foo bar baz qux'|truncate(11, false, '...', 0) }} {{ 'foo bar baz'|truncate(5, end='!', leeway=0) }} {{ s|wordcount }}
 {{ l|batch(2)|list }} {{ l|batch(2, 'x')|list }} {{ [1, 2, 3, 4, 5]|slice(2)|list }} {{ [1, 2, 3, 4, 5]|slice(3, 'x')|list }}

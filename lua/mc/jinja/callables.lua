@@ -67,6 +67,9 @@ end
 -- macros --------------------------------------------------------------------------
 
 local MACRO = V.kind "Macro"
+MACRO.repr = function(m)
+  return m.name and ("<Macro '%s'>"):format(m.name) or "<Macro anonymous>"
+end
 
 -- Puts arguments into the slots of frame g; what is over goes to varargs and
 -- kwargs where the body reads them, and is an error where it does not.
@@ -123,7 +126,7 @@ function M.macro(def)
   end
   return function(f)
     return {
-      t = MACRO,
+      t = MACRO, name = def.name,
       call = function(rt, args, kw) return run(rt, f, args, kw) end,
     }
   end

@@ -6,10 +6,10 @@
 -- filters out is settled before its first turn (Jinja settles it turn by turn,
 -- which only a test that reads a namespace set by the body could tell).
 
+local access = require "mc.jinja.access"
 local callables = require "mc.jinja.callables"
 local expr = require "mc.jinja.compile_expr"
 local globals = require "mc.jinja.globals"
-local ops = require "mc.jinja.ops"
 local parser = require "mc.jinja.parser"
 local rt_ = require "mc.jinja.rt"
 local scope_ = require "mc.jinja.scope"
@@ -185,7 +185,7 @@ local function compile_target(c, target)
   local parts, n = {}, #target
   for i = 1, n do parts[i] = compile_target(c, target[i]) end
   return function(f, v)
-    local items, count = ops.items(f.rt, v)
+    local items, count = access.items(f.rt, v)
     if count < n then
       fail("not enough values to unpack (expected %d, got %d)", n, count)
     elseif count > n then
@@ -345,7 +345,7 @@ end
 -- Runs a loop over v. recurse: what calling `loop` does, with depth0 the level.
 local function run_loop(f, part, v, recurse, depth0)
   local rt = f.rt
-  local items, n = ops.items(rt, v)
+  local items, n = access.items(rt, v)
   if part.test then items, n = part.test(f, items, n) end
   local loop = part.slot and callables.loop(items, n, recurse, depth0)
   local assign, turn, slot = part.assign, part.turn, part.slot
@@ -409,8 +409,11 @@ local function compile_macro(c, n, name)
   end
   for _, extra in ipairs { "caller", "kwargs", "varargs" } do
     if not scope.refs[extra] then
-      local slot = scope_.param(scope, extra)
-      slot.uses = function() def.special[extra] = slot.i end
+      local slot, outer = scope_.param(scope, extra), scope_.find(c.scope, extra)
+      slot.uses = function() -- a macro around it counts as reading it too
+        def.special[extra] = slot.i
+        if outer and outer.uses then outer.uses() end
+      end
     end
   end
   for _, p in ipairs(n.params) do

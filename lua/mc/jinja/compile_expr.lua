@@ -5,6 +5,7 @@
 -- an unknown filter be an error only when it runs; cost counts the closures made,
 -- which is what a body later takes from the budget each time it runs.
 
+local access = require "mc.jinja.access"
 local filters = require "mc.jinja.filters"
 local format = require "mc.jinja.format"
 local ops = require "mc.jinja.ops"
@@ -171,8 +172,8 @@ local COMPARE = {
   ["<="] = function(_, a, b) return ops.le(a, b, "<=") end,
   [">"] = function(_, a, b) return ops.lt(b, a, ">") end,
   [">="] = function(_, a, b) return ops.le(b, a, ">=") end,
-  ["in"] = function(rt, a, b) return ops.contains(rt, b, a) end,
-  ["not in"] = function(rt, a, b) return not ops.contains(rt, b, a) end,
+  ["in"] = function(rt, a, b) return access.contains(rt, b, a) end,
+  ["not in"] = function(rt, a, b) return not access.contains(rt, b, a) end,
 }
 
 function EXPR.compare(c, n)
@@ -213,14 +214,14 @@ end
 function EXPR.getattr(c, n)
   local object, name = compile(c, n[1]), n.name
   return function(f)
-    return ops.getattr(object(f), name)
+    return access.getattr(object(f), name)
   end
 end
 
 function EXPR.getitem(c, n)
   local object, key = compile(c, n[1]), compile(c, n[2])
   return function(f)
-    return ops.getitem(f.rt, object(f), key(f))
+    return access.getitem(f.rt, object(f), key(f))
   end
 end
 
@@ -229,7 +230,7 @@ function EXPR.slice(c, n)
   local lo, hi = n.lo and compile(c, n.lo), n.hi and compile(c, n.hi)
   local step = n.step and compile(c, n.step)
   return function(f)
-    return ops.slice(f.rt, object(f), lo and lo(f), hi and hi(f), step and step(f))
+    return access.slice(f.rt, object(f), lo and lo(f), hi and hi(f), step and step(f))
   end
 end
 
@@ -263,7 +264,7 @@ local function arguments(c, n, caller)
     local out = { n = #args }
     for i = 1, #args do out[i] = args[i](f) end
     if star then
-      local items, count = ops.items(f.rt, star(f))
+      local items, count = access.items(f.rt, star(f))
       for i = 1, count do out[#args + i] = items[i] end
       out.n = #args + count
     end
@@ -362,8 +363,8 @@ local function method_call(c, n, caller)
     if m then
       return sig.call(rt, m, name .. "()", v, given(f))
     end
-    local fn = ops.getattr(v, name)
-    return ops.call(rt, fn, given(f))
+    local fn = access.getattr(v, name)
+    return access.call(rt, fn, given(f))
   end
 end
 
@@ -374,7 +375,7 @@ function M.call(c, n, caller)
   return function(f)
     local v = fn(f)
     spend(f.rt, 1)
-    return ops.call(f.rt, v, given(f))
+    return access.call(f.rt, v, given(f))
   end
 end
 

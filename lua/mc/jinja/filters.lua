@@ -1,28 +1,25 @@
 --- filters.lua: the filters over one value: text, numbers, JSON.
 --
--- The module is the table name -> signature of every filter, those of
--- sequences.lua included. What Jinja's HTML filters return is a plain string
+-- The module is the table name -> signature of every filter, those of sorting.lua
+-- and sequences.lua included. What Jinja's HTML filters return is a plain string
 -- here: chat templates run without escaping. Left out are pprint, random, lipsum,
--- filesizeformat, striptags, urlize, wordwrap and xmlattr. Stateless.
+-- filesizeformat, striptags, urlencode, urlize, wordwrap and xmlattr. Stateless.
 
+local access = require "mc.jinja.access"
 local format = require "mc.jinja.format"
 local ops = require "mc.jinja.ops"
 local rt_ = require "mc.jinja.rt"
 local sequences = require "mc.jinja.sequences"
 local show = require "mc.jinja.show"
 local sig = require "mc.jinja.sig"
+local sorting = require "mc.jinja.sorting"
 local str = require "mc.jinja.str"
 local strings = require "mc.jinja.strings"
 local tests = require "mc.jinja.tests"
 local text = require "mc.jinja.text"
 local V = require "mc.jinja.values"
 
-local fail, text_of = rt_.fail, str.text
-
--- Whether an optional argument was given and is true.
-local function set(v)
-  return v ~= nil and V.truth(v)
-end
+local fail, text_of, flag = rt_.fail, str.text, sig.flag
 
 -- text ----------------------------------------------------------------------------
 
@@ -43,10 +40,6 @@ local escape = case(function(s)
   return (s:gsub("[&<>'\"]", ESCAPES))
 end)
 
-local urlencode = case(function(s)
-  return (s:gsub("[^%w_.~/-]", function(c) return ("%%%02X"):format(c:byte()) end))
-end)
-
 local function replace(rt, v, old, new, count)
   return strings.replace(rt, show.str(rt, v), show.str(rt, old), show.str(rt, new), count)
 end
@@ -56,7 +49,7 @@ local function trim(rt, v, chars)
 end
 
 local function center(rt, v, width)
-  return strings.pad(rt, show.str(rt, v), width or 80, nil, strings.middle)
+  return strings.pad(rt, show.str(rt, v), width == nil and 80 or width, nil, strings.middle)
 end
 
 local function need_text(v, what)
@@ -69,11 +62,11 @@ local function indent(rt, v, width, first, blank)
   local pad = width ~= nil and text_of(width) and width
     or str.rep(rt, " ", width == nil and 4 or V.int(width, "the width"))
   local lines = strings.splitlines(rt, str.join2(rt, v, "\n"))
-  local out = { set(first) and pad or "" }
+  local out = { flag(first) and pad or "" }
   for i = 1, #lines do
     if i > 1 then
       out[#out + 1] = "\n"
-      out[#out + 1] = (set(blank) or lines[i] ~= "") and pad or ""
+      out[#out + 1] = (flag(blank) or lines[i] ~= "") and pad or ""
     end
     out[#out + 1] = lines[i]
   end
@@ -81,15 +74,16 @@ local function indent(rt, v, width, first, blank)
 end
 
 local function truncate(rt, v, length, killwords, tail, leeway)
-  local s = need_text(v, "truncate")
   length = length == nil and 255 or V.int(length, "the length")
   leeway = leeway == nil and 5 or V.int(leeway, "the leeway")
   tail = tail or "..."
-  local room = length - text.len(need_text(tail, "truncate"))
+  local room = length - access.len(tail)
   if room < 0 or leeway < 0 then fail("truncate has no room for its end") end
-  if text.len(s) <= length + leeway then return v end
-  local cut = ops.slice(rt, v, nil, room)
-  if not set(killwords) then
+  if access.len(v) <= length + leeway then return v end
+  need_text(v, "truncate")
+  need_text(tail, "truncate")
+  local cut = access.slice(rt, v, nil, room)
+  if not flag(killwords) then
     cut = strings.rsplit(rt, cut, " ", 1)[1]
   end
   return str.join2(rt, cut, tail)
@@ -143,7 +137,7 @@ local PREFIX = { [2] = "0b", [8] = "0o", [16] = "0x" }
 local function read_int(s, base)
   s = plain(s)
   local sign, digits = (s or ""):match("^([-+]?)(%w+)$")
-  if not digits then return nil end
+  if not digits or not (base == 0 or (base and base >= 2 and base <= 36)) then return nil end
   for b, prefix in pairs(PREFIX) do
     if (base == b or base == 0) and digits:sub(1, 2) == prefix then
       base, digits = b, digits:sub(3)
@@ -161,8 +155,7 @@ end
 
 local function to_int(_, v, default, base)
   if V.typeof(v) == V.UNDEF then V.fail_undefined(v) end
-  base = base == nil and 10 or V.int(base, "the base")
-  if base ~= 0 and (base < 2 or base > 36) then fail("a base must be 2 to 36, or 0") end
+  base = base == nil and 10 or V.number(base)
   local s = text_of(v)
   local x
   if s then
@@ -219,42 +212,43 @@ local function abs(rt, v)
     if V.typeof(v) == V.UNDEF then V.fail_undefined(v) end
     fail("bad operand type for abs(): '%s'", V.typename(v))
   end
+  if type(v) == "boolean" then return x end
   return x < 0 and ops.neg(rt, v) or v
 end
 
 -- everything else -------------------------------------------------------------------
 
 local function default(_, v, other, boolean)
-  if V.typeof(v) == V.UNDEF or (set(boolean) and not V.truth(v)) then
+  if V.typeof(v) == V.UNDEF or (flag(boolean) and not V.truth(v)) then
     return other == nil and "" or other
   end
   return v
 end
 
 local function attr(_, v, name)
-  return ops.attr(v, need_text(name, "attr"))
+  return access.attr(v, need_text(name, "attr"))
 end
 
 local function sort_keys(rt, keys)
-  return sequences.sorted(rt, keys, #keys, keys)
+  return sorting.sorted(rt, keys, #keys, keys)
 end
 
 -- json.dumps as the chat templates of transformers get it.
 local function tojson(rt, v, ensure_ascii, indentation, separators, sorted)
-  local opts = { ascii = set(ensure_ascii), sort = set(sorted) and sort_keys }
+  local opts = { ascii = flag(ensure_ascii), sort = flag(sorted) and sort_keys }
   if indentation ~= nil and indentation ~= V.none then
     opts.indent = text_of(indentation)
       or (" "):rep(math.min(V.int(indentation, "indent"), 1000))
   end
   if separators ~= nil and separators ~= V.none then
-    local list, n = ops.items(rt, separators)
+    local list, n = access.items(rt, separators)
     if n ~= 2 then fail("separators must be (item, key)") end
     opts.comma, opts.colon = need_text(list[1], "tojson"), need_text(list[2], "tojson")
   end
   return show.json(rt, v, opts)
 end
 
-local length = { "", function(_, v) return ops.len(v) end }
+local length = { "", function(_, v) return access.len(v) end }
 local orelse = { "default_value? boolean?", default }
 
 local F = sig.table {
@@ -283,11 +277,12 @@ local F = sig.table {
   tojson = { "ensure_ascii? indent? separators? sort_keys?", tojson },
   trim = { "chars?", trim },
   truncate = { "length? killwords? end? leeway?", truncate },
-  urlencode = urlencode,
   wordcount = { "", wordcount },
 }
 
-sequences.install(F)
+for _, more in ipairs { sorting.filters, sequences.filters(F) } do
+  for name, s in pairs(more) do F[name] = s end
+end
 
 tests.filter = sig.new("", function(_, v)
   local name = text_of(v)

@@ -5,7 +5,7 @@
 -- sign, width, comma, precision and type of Python's small format language.
 -- Marks are kept: what a user wrote stays marked inside the result. Stateless.
 
-local ops = require "mc.jinja.ops"
+local access = require "mc.jinja.access"
 local rt_ = require "mc.jinja.rt"
 local show = require "mc.jinja.show"
 local str = require "mc.jinja.str"
@@ -73,7 +73,7 @@ local function convert(rt, spec, v)
   local conv, precision = spec.conv, spec.precision
   if conv == "s" or conv == "r" or conv == "a" then
     v = conv == "s" and show.str(rt, v) or show.repr(rt, v)
-    return precision and ops.slice(rt, v, nil, precision) or v
+    return precision and access.slice(rt, v, nil, precision) or v
   elseif conv == "c" then
     if text_of(v) and text.len(text_of(v)) == 1 then return v end
     local cp = V.int(v, "%c")
@@ -120,6 +120,11 @@ local function value_for(spec, values, state)
   return values
 end
 
+-- What may stand right of % and not be used: Python takes it for a mapping.
+local SUBSCRIPTED = {
+  [V.DICT] = true, [V.LIST] = true, [V.RANGE] = true, [V.UNDEF] = true,
+}
+
 --- v % values
 function M.percent(rt, v, values)
   local s, out, at, state = text_of(v), {}, 1, { used = 0 }
@@ -138,8 +143,8 @@ function M.percent(rt, v, values)
     rt_.spend(rt, 1)
     at = stop + 1
   end
-  local is_tuple = V.typeof(values) == V.TUPLE
-  local given = is_tuple and #values or (V.typeof(values) == V.DICT and 0 or 1)
+  local t = V.typeof(values)
+  local given = t == V.TUPLE and #values or (SUBSCRIPTED[t] and 0 or 1)
   if state.used < given then
     fail("not all arguments converted during string formatting")
   end
@@ -159,7 +164,7 @@ local function format_value(rt, v, spec)
   width, precision = small(width), dot == "." and small(precision) or nil
   local s
   if text_of(v) and (conv == "" or conv == "s") then
-    s = precision and ops.slice(rt, v, nil, precision) or v
+    s = precision and access.slice(rt, v, nil, precision) or v
     return align(rt, s, width, how ~= "" and how or "<", fill or " ")
   end
   local x = need_number(v, conv)
@@ -200,12 +205,12 @@ local function field_value(rt, name, args, kw, state)
   while rest ~= "" do
     local attr, after = rest:match("^%.([^.%[]+)(.*)$")
     if attr then
-      v, rest = ops.getattr(v, attr), after
+      v, rest = access.getattr(v, attr), after
     else
       local key
       key, rest = rest:match("^%[([^%]]+)%](.*)$")
       if not key then fail("malformed field '%s'", name) end
-      v = ops.getitem(rt, v, key:find("^%d+$") and tonumber(key) or key)
+      v = access.getitem(rt, v, key:find("^%d+$") and tonumber(key) or key)
     end
   end
   return v

@@ -4,8 +4,8 @@
 -- Made once for a template, with its clock; a cycler or joiner that a template
 -- makes belongs to that rendering. lipsum is left out.
 
+local access = require "mc.jinja.access"
 local clock = require "mc.jinja.clock"
-local ops = require "mc.jinja.ops"
 local rt_ = require "mc.jinja.rt"
 local show = require "mc.jinja.show"
 local sig = require "mc.jinja.sig"
@@ -43,9 +43,9 @@ local function fill(rt, d, args, kw)
   if V.typeof(from) == V.DICT then
     for _, k in ipairs(from.k) do V.put(d, k, V.lookup(from, k)) end
   elseif from ~= nil then
-    local items, n = ops.items(rt, from)
+    local items, n = access.items(rt, from)
     for i = 1, n do
-      local pair, two = ops.items(rt, items[i])
+      local pair, two = access.items(rt, items[i])
       if two ~= 2 then
         fail("dictionary update sequence element #%d has length %d; 2 is required", i - 1, two)
       end

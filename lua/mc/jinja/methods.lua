@@ -5,6 +5,7 @@
 -- ASCII, isalpha takes for a letter what is no white space and lies outside the
 -- blocks of punctuation and symbols, and isdigit knows ASCII's digits only.
 
+local access = require "mc.jinja.access"
 local format = require "mc.jinja.format"
 local ops = require "mc.jinja.ops"
 local rt_ = require "mc.jinja.rt"
@@ -90,7 +91,7 @@ local function is_case(fn)
 end
 
 local function join(rt, v, iterable)
-  local items, n = ops.items(rt, iterable)
+  local items, n = access.items(rt, iterable)
   for i = 1, n do
     if not text_of(items[i]) then
       fail("sequence item %d: expected str instance, %s found", i - 1,

@@ -153,6 +153,8 @@ local function repr_table(rt, w, v)
     put(w, "<Namespace ")
     repr_dict(rt, w, v)
     put(w, ">")
+  elseif t.repr then
+    put(w, t.repr(v))
   else
     put(w, t == V.UNDEF and "Undefined" or "<" .. t.name .. ">")
   end

@@ -6,6 +6,7 @@
 -- At most five named parameters. Immutable.
 
 local rt_ = require "mc.jinja.rt"
+local V = require "mc.jinja.values"
 
 local M = {}
 
@@ -68,6 +69,24 @@ function M.call(rt, s, what, subject, args, kw)
     end
   end
   return s.fn(rt, subject, args[1], args[2], args[3], args[4], args[5])
+end
+
+--- Whether an optional argument was given, none counting as not.
+function M.given(v)
+  return v ~= nil and v ~= V.none
+end
+
+--- Whether an optional argument was given and is true.
+function M.flag(v)
+  return v ~= nil and V.truth(v)
+end
+
+--- The function of a filter that returns a generator over the list which fn
+-- returns.
+function M.lazy(fn)
+  return function(rt, v, a, b)
+    return V.gen(function() return fn(rt, v, a, b) end)
+  end
 end
 
 return M

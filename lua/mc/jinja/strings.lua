@@ -4,7 +4,7 @@
 -- count in characters are counted so. Optional arguments are nil or none.
 -- Stateless.
 
-local ops = require "mc.jinja.ops"
+local access = require "mc.jinja.access"
 local rt_ = require "mc.jinja.rt"
 local str = require "mc.jinja.str"
 local text = require "mc.jinja.text"
@@ -203,7 +203,7 @@ end
 
 -- str.replace("", new): new before every character and at the end.
 local function spread(rt, v, new, max)
-  local chars, out = ops.chars(rt, v), {}
+  local chars, out = access.chars(rt, v), {}
   local n = #chars + 1
   for i = 1, n do
     if max < 0 or i <= max then out[#out + 1] = new end
@@ -260,8 +260,8 @@ end
 -- The text of v[start:stop], and how many characters lie before it.
 local function window(rt, v, start, stop)
   if start == nil and stop == nil then return text_of(v), 0 end
-  local s = text_of(ops.slice(rt, v, start, stop))
-  local before = start and text_of(ops.slice(rt, v, nil, start)) or ""
+  local s = text_of(access.slice(rt, v, start, stop))
+  local before = start and text_of(access.slice(rt, v, nil, start)) or ""
   return s, text.len(before)
 end
 

@@ -2,6 +2,7 @@
 --
 -- A test answers true or false, never a value. Stateless.
 
+local access = require "mc.jinja.access"
 local methods = require "mc.jinja.methods"
 local ops = require "mc.jinja.ops"
 local show = require "mc.jinja.show"
@@ -66,13 +67,13 @@ local T = sig.table {
   string = of(V.STR),
   mapping = of(V.DICT),
   sequence = of(V.STR, V.LIST, V.TUPLE, V.RANGE, V.DICT, V.UNDEF),
-  iterable = { "", function(_, v) return ops.iterable(v) end },
+  iterable = { "", function(_, v) return access.iterable(v) end },
   callable = { "", callable },
   lower = is_case(methods.is_lower),
   upper = is_case(methods.is_upper),
   sameas = { "other", sameas },
   escaped = { "", function() return false end },
-  ["in"] = { "seq", function(rt, v, seq) return ops.contains(rt, seq, v) end },
+  ["in"] = { "seq", function(rt, v, seq) return access.contains(rt, seq, v) end },
   ["=="] = eq, eq = eq, equalto = eq,
   ["!="] = ne, ne = ne,
   ["<"] = lt, lt = lt, lessthan = lt,

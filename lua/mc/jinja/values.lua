@@ -10,12 +10,12 @@
 --   LIST, TUPLE {v1, v2..}   RANGE {v1.., start, stop, step}
 --   DICT   {k = keys, h = hash of key -> value}
 --   VIEW   {items, name}     dict.items() and its like
---   GEN    {items, at}       what Python makes a generator: walked once
+--   GEN    {make, items, at} what Python makes a generator: walked once
 --   NS     {k, h}            namespace(), the one value that changes
 --   others {call = function(rt, args, kw)}: functions, macros, `loop`, cyclers
 -- Lists and dicts that came from a request have user = true. No value but NS
 -- changes after it is made, so parts are shared freely. A kind may hold
--- `methods` (name -> signature, sig.lua) and `attrs` (name -> function(v)).
+-- `methods` (name -> signature, sig.lua), `attrs` (name -> function(v)), len, repr.
 
 local data = require "mc.data"
 local rt_ = require "mc.jinja.rt"
@@ -78,9 +78,16 @@ function V.tuple(items)
   return items
 end
 
---- What Python would return as a generator over these items.
-function V.gen(items, n)
-  return { t = GEN, items = items, n = n or #items, at = 0 }
+--- What Python would return as a generator: make() gives its items, all of them
+-- when the first is asked for.
+function V.gen(make)
+  return { t = GEN, make = make, at = 0 }
+end
+
+--- The items of a generator; those up to g.at have been taken.
+function V.made(g)
+  if not g.items then g.items = g.make() end
+  return g.items
 end
 
 --- A function value; call(rt, args, kw): args is {n =, ...}; kw is nil or, like
