@@ -9,13 +9,13 @@
 --            the hash part holds the values: {"a", "b", a = 1, b = data.null}.
 --            So o.a reads a field and `for _, k in ipairs(o)` walks in order.
 --   number   a Lua number; or, when that would not print back as it was
---            written (1.0, or an integer of 2^53 and more), {value =, text =} with
---            metatable data.NUMBER
+--            written (1.0, or an integer of 2^53 and more), {value =, text =}
+--            with metatable data.NUMBER
 --
--- A field that a script adds to an object goes to the end of its order; one that
--- it sets to nil is no longer there. A table without a metatable, as scripts
--- write them, is an array when t[1] is there and an object otherwise, its keys in
--- alphabetical order. Owns nothing; any VM, no state.
+-- A field that a script adds to an object goes to the end of its order; one
+-- that it sets to nil is no longer there. A table without a metatable, as
+-- scripts write them, is an array when t[1] is there and an object otherwise,
+-- its keys in alphabetical order. Owns nothing; any VM, no state.
 
 local M = {}
 

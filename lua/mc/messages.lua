@@ -2,14 +2,16 @@
 --
 -- Histories come in spellings that break templates: arguments as JSON text,
 -- content null or in parts, empty lists of calls, reasoning under three names,
--- call ids of another server. `prepare` returns a copy (shapes of data.lua) that
--- has one spelling; the messages given are left as they are. No state, any VM.
+-- call ids of another server. `prepare` returns a copy (shapes of data.lua)
+-- that has one spelling; the messages given are left as they are. No state, any
+-- VM.
 
 local data = require "mc.data"
 
 local M = {}
 
-local REASONING = { "reasoning_content", "thinking", "reasoning" } -- as transformers looks
+-- In the order in which transformers looks for it.
+local REASONING = { "reasoning_content", "thinking", "reasoning" }
 
 local function copy(map)
   local out = data.map()
@@ -29,24 +31,32 @@ local function empty(t)
   return t[1] == nil and data.keys(t)[1] == nil
 end
 
-local function wrong(message, param, ...)
-  return nil, { message = message, param = param:format(...) }
+-- A refusal; the format `param` names the field, counting from 0 as JSON does.
+local function wrong(message, param, i, j)
+  return nil, {
+    message = message, param = param:format(i and i - 1, j and j - 1),
+  }
 end
 
 -- The text of content: a string, nothing, or parts of type text, a line each.
 local function text_of(content, i)
   if not present(content) then return "" end
   if type(content) == "string" then return content end
-  if type(content) ~= "table" or (shape(content) ~= "array" and not empty(content)) then
-    return wrong("content must be a string or an array of parts", "messages[%d].content", i - 1)
+  local kind = shape(content)
+  if kind ~= "array" and not (kind == "object" and empty(content)) then
+    return wrong("content must be a string or an array of parts",
+                 "messages[%d].content", i)
   end
   local out = {}
   for j, part in ipairs(content) do
-    local text = type(part) == "string" and part or shape(part) == "object" and part.text
-    if type(text) ~= "string" or (type(part) == "table" and part.type ~= "text") then
-      return wrong("only parts of type text can be read", "messages[%d].content[%d]", i - 1, j - 1)
+    if shape(part) == "object" and part.type == "text" then
+      part = part.text
     end
-    out[j] = text
+    if type(part) ~= "string" then
+      return wrong("only parts of type text can be read",
+                   "messages[%d].content[%d]", i, j)
+    end
+    out[j] = part
   end
   return table.concat(out, "\n")
 end
@@ -56,7 +66,8 @@ end
 local function call_of(call, decode, i, j)
   local fn = shape(call) == "object" and call["function"]
   if shape(fn) ~= "object" or type(fn.name) ~= "string" then
-    return wrong("a tool call needs a function with a name", "messages[%d].tool_calls[%d]", i - 1, j - 1)
+    return wrong("a tool call needs a function with a name",
+                 "messages[%d].tool_calls[%d]", i, j)
   end
   local args = fn.arguments
   if not present(args) or (type(args) == "string" and not args:find("%S")) then
@@ -72,9 +83,10 @@ local function call_of(call, decode, i, j)
 end
 
 local function calls_of(calls, decode, i)
-  if not present(calls) or (type(calls) == "table" and empty(calls)) then return nil end
+  if not present(calls) then return nil end
+  if type(calls) == "table" and empty(calls) then return nil end
   if shape(calls) ~= "array" then
-    return wrong("tool_calls must be an array", "messages[%d].tool_calls", i - 1)
+    return wrong("tool_calls must be an array", "messages[%d].tool_calls", i)
   end
   local out = data.array()
   for j, call in ipairs(calls) do
@@ -85,8 +97,9 @@ local function calls_of(calls, decode, i)
   return out
 end
 
--- Gives every call the id functions.NAME:N, N counting over the conversation, and
--- every answer the new id of its call: Kimi's models were trained on no other.
+-- Gives every call the id functions.NAME:N, N counting over the conversation,
+-- and every answer the new id of its call: Kimi's models were trained on no
+-- other.
 local function number_calls(messages)
   local new, n = {}, 0
   for _, m in ipairs(messages) do
@@ -105,7 +118,7 @@ end
 
 local function prepare_one(m, opts, i)
   if shape(m) ~= "object" or type(m.role) ~= "string" then
-    return wrong("a message needs a role", "messages[%d]", i - 1)
+    return wrong("a message needs a role", "messages[%d]", i)
   end
   local out = copy(m)
   local text, err = text_of(m.content, i)
@@ -130,7 +143,7 @@ end
 -- "functions" renames calls to functions.NAME:N.
 function M.prepare(messages, opts)
   if shape(messages) ~= "array" or messages[1] == nil then
-    return wrong("messages must be a list with at least one message", "messages")
+    return wrong("messages must be an array of at least one", "messages")
   end
   local out = data.array()
   for i, m in ipairs(messages) do

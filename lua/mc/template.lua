@@ -5,17 +5,18 @@
 --                                  add_generation_prompt = true },
 --                                { bos_token = "<s>" })
 --
--- The template language is Jinja2's as transformers sets it up (sandboxed, nothing
--- mutable, trim_blocks, lstrip_blocks, loop controls, generation blocks); values
--- come and go in the shapes of data.lua. What a request brought is marked, what
--- the template says is not, and each piece of the result tells which it is, so
--- that only a template's own text can become a special token. A tokenizer must
--- still join the text between two special tokens before it splits it.
+-- The template language is Jinja2's as transformers sets it up (sandboxed,
+-- nothing mutable, trim_blocks, lstrip_blocks, loop controls, generation
+-- blocks); values come and go in the shapes of data.lua. What a request brought
+-- is marked, what the template says is not, and each piece of the result tells
+-- which it is, so that only a template's own text can become a special token. A
+-- tokenizer must still join the text between two special tokens before it
+-- splits it.
 --
--- Errors are nil, {message =, line =} and more: `syntax` for a template that does
--- not compile, `raised` for one that refuses a conversation by raise_exception.
--- Nothing else leaves: no Lua error, no endless loop. Any VM; a compiled template
--- never changes.
+-- Errors are nil, {message =, line =} and more: `syntax` for a template that
+-- does not compile, `raised` for one that refuses a conversation by
+-- raise_exception. Nothing else leaves: no Lua error, no endless loop. Any VM;
+-- a compiled template never changes.
 
 local compile = require "mc.jinja.compile"
 local globals = require "mc.jinja.globals"
@@ -47,7 +48,9 @@ local function trust_roles(messages)
   end
 end
 
-local TRANSFORMERS = { tools = V.none, documents = V.none, add_generation_prompt = false }
+local TRANSFORMERS = {
+  tools = V.none, documents = V.none, add_generation_prompt = false,
+}
 
 -- The variables of a rendering: what transformers always passes, the trusted
 -- ones, and over both what the request brought.
@@ -75,12 +78,14 @@ local function report(e, line)
   return { message = "internal error: " .. s, line = line, internal = true }
 end
 
---- Compiles a template. opts.clock() is the time that strftime_now shows: seconds
--- since 1970, moved by the zone's offset where local time is wanted.
+--- Compiles a template. opts.clock() is the time that strftime_now shows:
+-- seconds since 1970, moved by the zone's offset where local time is wanted.
 function M.compile(source, opts)
   local ok, run = pcall(compile.compile, source)
   if not ok then return nil, report(run) end
-  return setmetatable({ run = run, globals = globals.new(opts and opts.clock) }, Template)
+  return setmetatable({
+    run = run, globals = globals.new(opts and opts.clock),
+  }, Template)
 end
 
 --- Renders with the request's variables (marked as a user's) and trusted ones

@@ -65,7 +65,7 @@ local function trusted(row)
   return out
 end
 
--- goldens -------------------------------------------------------------------------
+-- goldens ---------------------------------------------------------------------
 
 local BOS = { ["tiny-llama"] = "<|begin_of_text|>" }
 
@@ -109,7 +109,7 @@ for i, row in ipairs(style_rows) do
   end)
 end
 
--- marks ---------------------------------------------------------------------------
+-- marks -----------------------------------------------------------------------
 
 local function check_marks(t, row)
   local pieces, err = t:render(variables(row, sign(row.messages), sign(row.tools)), trusted(row))
@@ -255,7 +255,7 @@ for _, case in ipairs(MARKS) do
   end)
 end
 
--- speed ---------------------------------------------------------------------------
+-- speed -----------------------------------------------------------------------
 
 tap.test("template_renders_twenty_messages_fast_without_jit", function()
   local messages = data.array { { role = "system", content = "You are helpful." } }

@@ -16,7 +16,7 @@ local function render(source, vars, limits)
   return t:render(vars or {}, nil, limits)
 end
 
--- caps ----------------------------------------------------------------------------
+-- caps ------------------------------------------------------------------------
 
 -- Each must be refused, and soon.
 local GREEDY = {
@@ -141,7 +141,7 @@ tap.test("jinja_renders_a_conversation_of_a_thousand_long_messages", function()
   print(("# %d bytes in %.1f ms"):format(#template.text(pieces), (os.clock() - start) * 1e3))
 end)
 
--- errors --------------------------------------------------------------------------
+-- errors ----------------------------------------------------------------------
 
 tap.test("jinja_tells_the_line_of_an_error", function()
   for _, case in ipairs {
@@ -199,7 +199,7 @@ tap.test("jinja_reads_plain_lua_tables", function()
             '[[1, 2], {"y": {"x": true}, "z": 1}, [], {"b": 2}, null]')
 end)
 
--- damage --------------------------------------------------------------------------
+-- damage ----------------------------------------------------------------------
 
 local SEED = tonumber(os.getenv("MC_SEED") or "") or 20240726
 local ROUNDS = tonumber(os.getenv("MC_ROUNDS") or "") or 4000

@@ -1,8 +1,8 @@
---- access.lua: what is inside a value: iteration, membership, subscripts, slices,
--- attributes, calls.
+--- access.lua: what is inside a value: iteration, membership, subscripts,
+-- slices, attributes, calls.
 --
--- Strict where Python is: a wrong type raises; what is not there is undefined and
--- raises only when it is used. Stateless.
+-- Strict where Python is: a wrong type raises; what is not there is undefined
+-- and raises only when it is used. Stateless.
 
 local ops = require "mc.jinja.ops"
 local rt_ = require "mc.jinja.rt"
@@ -19,7 +19,7 @@ local typeof, text_of, eq = V.typeof, str.text, ops.eq
 local STR, LIST, TUPLE, RANGE, DICT = V.STR, V.LIST, V.TUPLE, V.RANGE, V.DICT
 local UNDEF, VIEW, GEN = V.UNDEF, V.VIEW, V.GEN
 
--- iteration and membership ------------------------------------------------------
+-- iteration and membership ----------------------------------------------------
 
 -- The first bytes of the characters of a text, as text.starts; for ASCII, where
 -- they are their own numbers, nothing is built.
@@ -100,7 +100,8 @@ function M.contains(rt, v, needle)
   if t == STR then
     local s, find = text_of(v), text_of(needle)
     if not find then
-      fail("'in <string>' requires string as left operand, not %s", V.typename(needle))
+      fail("'in <string>' requires string as left operand, not %s",
+           V.typename(needle))
     end
     rt_.search(rt, #s, #find)
     return s:find(find, 1, true) ~= nil
@@ -119,7 +120,7 @@ function M.contains(rt, v, needle)
   return false
 end
 
--- subscripts and attributes -------------------------------------------------------
+-- subscripts and attributes ---------------------------------------------------
 
 -- A method as a value of its own.
 local function bound(s, name, v)
@@ -132,8 +133,8 @@ end
 local function attribute(v, t, name)
   local m = t.methods and t.methods[name]
   if m == false then
-    return V.undefined(name, nil, ("access to attribute '%s' of '%s' object is unsafe.")
-      :format(name, V.typename(v)))
+    local hint = "access to attribute '%s' of '%s' object is unsafe."
+    return V.undefined(name, nil, hint:format(name, V.typename(v)))
   elseif m then
     return bound(m, name, v)
   end
@@ -236,9 +237,10 @@ function M.slice(rt, v, lo, hi, step)
     return str.sub(rt, v, starts[from + 1], starts[to + 1] - 1)
   end
   local out, k = {}, 0
-  for i = from, step > 0 and to - 1 or to + 1, step do
+  for i = from + 1, step > 0 and to or to + 2, step do
     k = k + 1
-    out[k] = starts and str.sub(rt, v, starts[i + 1], starts[i + 2] - 1) or v[i + 1]
+    out[k] = v[i]
+    if starts then out[k] = str.sub(rt, v, starts[i], starts[i + 1] - 1) end
   end
   spend(rt, k / 8)
   if starts then return k == 0 and "" or str.concat(rt, out, k) end

@@ -11,16 +11,15 @@ local M = {}
 
 local fail = rt_.fail
 
--- loop ----------------------------------------------------------------------------
+-- loop ------------------------------------------------------------------------
 
 local LOOP = V.kind "LoopContext"
 
-local function item(l, i, message)
-  local v = l.items[i]
+local function item(l, i, which)
   if i < 1 or i > l.n then
-    return V.undefined(nil, nil, message)
+    return V.undefined(nil, nil, "there is no " .. which .. " item")
   end
-  return v
+  return l.items[i]
 end
 
 LOOP.attrs = {
@@ -33,8 +32,8 @@ LOOP.attrs = {
   length = function(l) return l.n end,
   depth = function(l) return l.depth0 + 1 end,
   depth0 = function(l) return l.depth0 end,
-  previtem = function(l) return item(l, l.i - 1, "there is no previous item") end,
-  nextitem = function(l) return item(l, l.i + 1, "there is no next item") end,
+  previtem = function(l) return item(l, l.i - 1, "previous") end,
+  nextitem = function(l) return item(l, l.i + 1, "next") end,
   cycle = function(l)
     return V.func("cycle", function(_, args)
       if args.n == 0 then fail("no items for cycling given") end
@@ -64,7 +63,7 @@ function M.loop(items, n, recurse, depth0)
   }
 end
 
--- macros --------------------------------------------------------------------------
+-- macros ----------------------------------------------------------------------
 
 local MACRO = V.kind "Macro"
 MACRO.repr = function(m)
@@ -83,7 +82,8 @@ local function bind(def, g, args, kw)
     g[p.i] = v
   end
   if special.caller then
-    g[special.caller] = kw and kw.caller or V.undefined("caller", nil, "No caller defined")
+    g[special.caller] = kw and kw.caller
+      or V.undefined("caller", nil, "No caller defined")
     used.caller = true
   end
   local name, more = def.name or "caller", V.dict()
@@ -105,9 +105,10 @@ local function bind(def, g, args, kw)
   end
 end
 
---- A function from the frame around it to a macro's value. def: name (nil for the
--- caller of a call block), params {name, i = slot, default = closure}, special =
--- slots of caller, kwargs and varargs where the body reads them, enter, body.
+--- A function from the frame around it to a macro's value. def: name (nil for
+-- the caller of a call block), params {name, i = slot, default = closure},
+-- special = slots of caller, kwargs and varargs where the body reads them,
+-- enter, body.
 function M.macro(def)
   local function run(rt, f, args, kw)
     local g = { rt = rt, up = f }

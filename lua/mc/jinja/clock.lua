@@ -1,7 +1,8 @@
 --- clock.lua: dates as strftime writes them, without os.
 --
--- A time is seconds since 1970 as the wall clock shows them; whoever wants local
--- time has added the zone's offset already. English names, as Python's C locale.
+-- A time is seconds since 1970 as the wall clock shows them; whoever wants
+-- local time has added the zone's offset already. English names, as Python's C
+-- locale.
 
 local rt_ = require "mc.jinja.rt"
 
@@ -24,7 +25,8 @@ local function civil(seconds)
   local z = days + 719468 -- days since 0000-03-01
   local era = floor(z / 146097)
   local doe = z - era * 146097
-  local yoe = floor((doe - floor(doe / 1460) + floor(doe / 36524) - floor(doe / 146096)) / 365)
+  local leaps = floor(doe / 1460) - floor(doe / 36524) + floor(doe / 146096)
+  local yoe = floor((doe - leaps) / 365)
   local doy = doe - (365 * yoe + floor(yoe / 4) - floor(yoe / 100))
   local mp = floor((5 * doy + 2) / 153)
   local month = mp < 10 and mp + 3 or mp - 9
@@ -75,8 +77,8 @@ local COMPOSED = {
   R = "%H:%M", T = "%H:%M:%S", x = "%m/%d/%y", X = "%H:%M:%S",
 }
 
---- strftime(format) of a time; `%-d` is `%d` without its zero. A conversion that
--- is not known raises.
+--- strftime(format) of a time; `%-d` is `%d` without its zero. A conversion
+-- that is not known raises.
 function M.strftime(format, seconds)
   local t = civil(seconds)
   format = format:gsub("%%([cDFrRTxX])", COMPOSED)

@@ -1,9 +1,10 @@
 --- compile_expr.lua: expressions to closures.
 --
 -- A closure takes a frame f {rt, up = the frame around it, slots 1..n} and
--- returns a value. The compiler c is {scope, soft, cost}: soft, inside `if`, lets
--- an unknown filter be an error only when it runs; cost counts the closures made,
--- which is what a body later takes from the budget each time it runs.
+-- returns a value. The compiler c is {scope, soft, cost}: soft, inside `if`,
+-- lets an unknown filter be an error only when it runs; cost counts the
+-- closures made, which is what a body later takes from the budget each time it
+-- runs.
 
 local access = require "mc.jinja.access"
 local filters = require "mc.jinja.filters"
@@ -39,7 +40,7 @@ local function compile_all(c, list)
   return out
 end
 
--- names and literals ----------------------------------------------------------------
+-- names and literals ----------------------------------------------------------
 
 --- A function that reads a slot: frame -> value or nil.
 function M.reader(scope, slot)
@@ -87,7 +88,8 @@ EXPR.list = sequence(V.LIST)
 EXPR.tuple = sequence(V.TUPLE)
 
 function EXPR.dict(c, n)
-  local keys, values, count = compile_all(c, n.keys), compile_all(c, n.values), #n.keys
+  local keys, values = compile_all(c, n.keys), compile_all(c, n.values)
+  local count = #keys
   return function(f)
     local d = V.dict()
     for i = 1, count do V.put(d, keys[i](f), values[i](f)) end
@@ -95,7 +97,7 @@ function EXPR.dict(c, n)
   end
 end
 
--- operators -----------------------------------------------------------------------
+-- operators -------------------------------------------------------------------
 
 local function binary(op)
   return function(c, n)
@@ -107,7 +109,9 @@ local function binary(op)
 end
 
 local function add(rt, a, b)
-  if type(a) == "string" and type(b) == "string" then return str.join2(rt, a, b) end
+  if type(a) == "string" and type(b) == "string" then
+    return str.join2(rt, a, b)
+  end
   return ops.add(rt, a, b)
 end
 
@@ -200,8 +204,8 @@ function EXPR.cond(c, n)
   local test, yes = compile(c, n.test), compile(c, n.yes)
   local no = n.no and compile(c, n.no)
   c.soft = soft
-  local hint = ("the inline if-expression on line %d evaluated to false and no else "
-    .. "section was defined."):format(n.line)
+  local hint = ("the inline if-expression on line %d evaluated to false and "
+    .. "no else section was defined."):format(n.line)
   return function(f)
     if truth(test(f)) then return yes(f) end
     if no then return no(f) end
@@ -209,7 +213,7 @@ function EXPR.cond(c, n)
   end
 end
 
--- subscripts ----------------------------------------------------------------------
+-- subscripts ------------------------------------------------------------------
 
 function EXPR.getattr(c, n)
   local object, name = compile(c, n[1]), n.name
@@ -230,23 +234,27 @@ function EXPR.slice(c, n)
   local lo, hi = n.lo and compile(c, n.lo), n.hi and compile(c, n.hi)
   local step = n.step and compile(c, n.step)
   return function(f)
-    return access.slice(f.rt, object(f), lo and lo(f), hi and hi(f), step and step(f))
+    local v = object(f)
+    return access.slice(f.rt, v, lo and lo(f), hi and hi(f), step and step(f))
   end
 end
 
--- calls ---------------------------------------------------------------------------
+-- calls -----------------------------------------------------------------------
 
 local NO_ARGS = { names = {}, values = {} }
 
--- A function from a frame to (args, kw) in the form of V.func. `caller`, for call
--- blocks, reads the value that goes along as the keyword of that name.
+-- A function from a frame to (args, kw) in the form of V.func. `caller`, for
+-- call blocks, reads the value that goes along as the keyword of that name.
 local function arguments(c, n, caller)
   local args = compile_all(c, n)
   local names, values = n.names, compile_all(c, n.values)
-  local star, star2 = n.star and compile(c, n.star), n.star2 and compile(c, n.star2)
+  local star = n.star and compile(c, n.star)
+  local star2 = n.star2 and compile(c, n.star2)
   local keywords = names[1] or star2 or caller
   local function add_keyword(kw, name, v)
-    if kw[name] ~= nil then fail("got multiple values for keyword argument '%s'", name) end
+    if kw[name] ~= nil then
+      fail("got multiple values for keyword argument '%s'", name)
+    end
     kw[#kw + 1], kw[name] = name, v
   end
   local function keywords_of(f)
@@ -254,9 +262,12 @@ local function arguments(c, n, caller)
     for i = 1, #names do add_keyword(kw, names[i], values[i](f)) end
     if caller then add_keyword(kw, "caller", caller(f)) end
     local more = star2 and star2(f)
-    if more and typeof(more) ~= DICT then fail("argument after ** must be a mapping") end
+    if more and typeof(more) ~= DICT then
+      fail("argument after ** must be a mapping")
+    end
     for _, k in ipairs(more and more.k or {}) do
-      add_keyword(kw, str.text(k) or fail("keywords must be strings"), V.lookup(more, k))
+      local name = str.text(k) or fail("keywords must be strings")
+      add_keyword(kw, name, V.lookup(more, k))
     end
     return kw
   end
@@ -278,18 +289,18 @@ local function charge(rt, v)
   if s and #s > 128 then rt_.walk(rt, #s) end
 end
 
--- Whether arguments are positional only and few.
-local function simple(args)
-  return #args <= 3 and not (args.names[1] or args.star or args.star2)
+-- Whether arguments are few, positional only, and what s takes.
+local function fits(s, args)
+  local plain = not (args.names[1] or args.star or args.star2 or s.variadic)
+  return plain and #args <= 3 and #args <= s.n and #args >= s.min
 end
 
--- A closure for s(subject, args) when s is known and the arguments are simple and
--- fit it; nil otherwise.
+-- A closure for s(subject, args) when s is known and the arguments are simple
+-- and fit it; nil otherwise.
 local function direct(c, s, subject, args)
-  if s.variadic or not simple(args) or #args > s.n or #args < s.min then return nil end
+  if not fits(s, args) then return nil end
   local fn = s.fn
-  local a, b, d = args[1] and compile(c, args[1]), args[2] and compile(c, args[2]),
-    args[3] and compile(c, args[3])
+  local a, b, d = unpack(compile_all(c, args))
   if not a then
     return function(f)
       local v = subject(f)

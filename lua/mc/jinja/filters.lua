@@ -1,9 +1,10 @@
 --- filters.lua: the filters over one value: text, numbers, JSON.
 --
--- The module is the table name -> signature of every filter, those of sorting.lua
--- and sequences.lua included. What Jinja's HTML filters return is a plain string
--- here: chat templates run without escaping. Left out are pprint, random, lipsum,
--- filesizeformat, striptags, urlencode, urlize, wordwrap and xmlattr. Stateless.
+-- The module is the table name -> signature of every filter, those of
+-- sorting.lua and sequences.lua included. What Jinja's HTML filters return is a
+-- plain string here: chat templates run without escaping. Left out are pprint,
+-- random, lipsum, filesizeformat, striptags, urlencode, urlize, wordwrap and
+-- xmlattr. Stateless.
 
 local access = require "mc.jinja.access"
 local format = require "mc.jinja.format"
@@ -21,7 +22,7 @@ local V = require "mc.jinja.values"
 
 local fail, text_of, flag = rt_.fail, str.text, sig.flag
 
--- text ----------------------------------------------------------------------------
+-- text ------------------------------------------------------------------------
 
 local function case(fn)
   return { "", function(rt, v) return str.map(show.str(rt, v), fn) end }
@@ -33,7 +34,8 @@ local function title(s)
 end
 
 local ESCAPES = {
-  ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;",
+  ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;",
+  ['"'] = "&#34;",
 }
 
 local escape = case(function(s)
@@ -41,7 +43,8 @@ local escape = case(function(s)
 end)
 
 local function replace(rt, v, old, new, count)
-  return strings.replace(rt, show.str(rt, v), show.str(rt, old), show.str(rt, new), count)
+  old, new = show.str(rt, old), show.str(rt, new)
+  return strings.replace(rt, show.str(rt, v), old, new, count)
 end
 
 local function trim(rt, v, chars)
@@ -49,7 +52,8 @@ local function trim(rt, v, chars)
 end
 
 local function center(rt, v, width)
-  return strings.pad(rt, show.str(rt, v), width == nil and 80 or width, nil, strings.middle)
+  if width == nil then width = 80 end
+  return strings.pad(rt, show.str(rt, v), width, nil, strings.middle)
 end
 
 local function need_text(v, what)
@@ -108,7 +112,7 @@ local function printf(rt, v, args, kw)
   return format.percent(rt, show.str(rt, v), values)
 end
 
--- numbers -------------------------------------------------------------------------
+-- numbers ---------------------------------------------------------------------
 
 -- The digits of a Python number literal in s, underscores taken out, or nil.
 local function plain(s)
@@ -125,7 +129,7 @@ local function read_float(s)
   if not s then return nil end
   local sign, rest = s:match("^([-+]?)(.*)$")
   local x = NAMES[rest]
-  if not x and (rest:find("^%d+%.?%d*e?[-+]?%d*$") or rest:find("^%.%d+e?[-+]?%d*$")) then
+  if not x and rest:find("^%.?%d[%d.]*e?[-+]?%d*$") then -- nothing but decimal
     x = tonumber(rest)
   end
   return x and (sign == "-" and -x or x)
@@ -137,7 +141,8 @@ local PREFIX = { [2] = "0b", [8] = "0o", [16] = "0x" }
 local function read_int(s, base)
   s = plain(s)
   local sign, digits = (s or ""):match("^([-+]?)(%w+)$")
-  if not digits or not (base == 0 or (base and base >= 2 and base <= 36)) then return nil end
+  local known = base and (base == 0 or (base >= 2 and base <= 36))
+  if not digits or not known then return nil end
   for b, prefix in pairs(PREFIX) do
     if (base == b or base == 0) and digits:sub(1, 2) == prefix then
       base, digits = b, digits:sub(3)
@@ -216,7 +221,7 @@ local function abs(rt, v)
   return x < 0 and ops.neg(rt, v) or v
 end
 
--- everything else -------------------------------------------------------------------
+-- everything else -------------------------------------------------------------
 
 local function default(_, v, other, boolean)
   if V.typeof(v) == V.UNDEF or (flag(boolean) and not V.truth(v)) then
@@ -243,7 +248,8 @@ local function tojson(rt, v, ensure_ascii, indentation, separators, sorted)
   if separators ~= nil and separators ~= V.none then
     local list, n = access.items(rt, separators)
     if n ~= 2 then fail("separators must be (item, key)") end
-    opts.comma, opts.colon = need_text(list[1], "tojson"), need_text(list[2], "tojson")
+    opts.comma = need_text(list[1], "tojson")
+    opts.colon = need_text(list[2], "tojson")
   end
   return show.json(rt, v, opts)
 end

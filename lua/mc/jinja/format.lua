@@ -1,9 +1,10 @@
 --- format.lua: "%s" % values and "{}".format(values).
 --
--- The conversions that text needs: s r d i f F e g x X o c % with flags, width and
--- precision; in braces, names, indices, attributes, !r !s, and the fill, align,
--- sign, width, comma, precision and type of Python's small format language.
--- Marks are kept: what a user wrote stays marked inside the result. Stateless.
+-- The conversions that text needs: s r d i f F e g x X o c % with flags, width
+-- and precision; in braces, names, indices, attributes, !r !s, and the fill,
+-- align, sign, width, comma, precision and type of Python's small format
+-- language. Marks are kept: what a user wrote stays marked inside the result.
+-- Stateless.
 
 local access = require "mc.jinja.access"
 local rt_ = require "mc.jinja.rt"
@@ -28,7 +29,9 @@ local function align(rt, v, width, how, fill)
   local room = (width or 0) - text.len(text_of(v))
   if room <= 0 then return v end
   local left = how == ">" and room or how == "^" and math.floor(room / 2) or 0
-  return str.concat(rt, { str.rep(rt, fill, left), v, str.rep(rt, fill, room - left) }, 3)
+  return str.concat(rt, {
+    str.rep(rt, fill, left), v, str.rep(rt, fill, room - left),
+  }, 3)
 end
 
 local function need_number(v, conv)
@@ -84,9 +87,9 @@ local function convert(rt, spec, v)
   end
   local x = need_number(v, conv)
   local s = digits_of(x, conv == "u" and "d" or conv, precision)
-  local flags = spec.flags
-  return dress(s, flags:find("+", 1, true), flags:find(" ", 1, true),
-               flags:find("0", 1, true) and not flags:find("-", 1, true), spec.width)
+  local function flag(c) return spec.flags:find(c, 1, true) ~= nil end
+  local zeros = flag "0" and not flag "-"
+  return dress(s, flag "+", flag " ", zeros, spec.width)
 end
 
 -- Reads the conversion that begins at byte i of s: its spec and its last byte.
@@ -111,13 +114,14 @@ local function value_for(spec, values, state)
     return v
   end
   state.used = state.used + 1
+  local v
   if V.typeof(values) == V.TUPLE then
-    if values[state.used] == nil then fail("not enough arguments for format string") end
-    return values[state.used]
-  elseif state.used > 1 then
-    fail("not enough arguments for format string")
+    v = values[state.used]
+  elseif state.used == 1 then
+    v = values
   end
-  return values
+  if v == nil then fail("not enough arguments for format string") end
+  return v
 end
 
 -- What may stand right of % and not be used: Python takes it for a mapping.
@@ -178,13 +182,14 @@ local function format_value(rt, v, spec)
   if comma ~= "" then
     local head, tail = s:match("^(%-?%d+)(.*)$")
     if head then
-      head = head:reverse():gsub("(%d%d%d)", "%1" .. comma):reverse():gsub("^(%-?)[,_]", "%1")
-      s = head .. tail
+      head = head:reverse():gsub("(%d%d%d)", "%1" .. comma):reverse()
+      s = head:gsub("^(%-?)[,_]", "%1") .. tail
     end
   end
   local zeros = zero ~= "" or how == "="
   s = dress(s, sign == "+", sign == " ", zeros and (fill or "0") == "0", width)
-  return align(rt, s, width, how ~= "" and how ~= "=" and how or ">", fill or " ")
+  if how == "" or how == "=" then how = ">" end
+  return align(rt, s, width, how, fill or " ")
 end
 
 -- The value that a field such as "0.name[1]" or "" names.
@@ -197,7 +202,7 @@ local function field_value(rt, name, args, kw, state)
       i, state.auto = state.auto, state.auto + 1
     end
     v = args[i + 1]
-    if v == nil then fail("Replacement index %d out of range for positional args tuple", i) end
+    if v == nil then fail("Replacement index %d is out of range", i) end
   else
     v = kw and kw[first]
     if v == nil then fail("no value for the field '%s'", first) end
@@ -227,7 +232,8 @@ function M.format(rt, v, args, kw)
     if s:sub(i + 1, i + 1) == c then
       out[#out + 1], at = c, i + 2
     else
-      local name, conv, spec, stop = s:match("^{([^{}!:]*)!?([rsa]?):?([^{}]*)}()", i)
+      local name, conv, spec, stop =
+        s:match("^{([^{}!:]*)!?([rsa]?):?([^{}]*)}()", i)
       if not name then fail("a '%s' in a format string has no match", c) end
       local x = field_value(rt, name, args, kw, state)
       if conv ~= "" then

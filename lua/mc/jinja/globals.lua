@@ -1,5 +1,5 @@
---- globals.lua: the functions that every template finds: range, dict, namespace,
--- cycler, joiner, raise_exception, strftime_now.
+--- globals.lua: the functions that every template finds: range, dict,
+-- namespace, cycler, joiner, raise_exception, strftime_now.
 --
 -- Made once for a template, with its clock; a cycler or joiner that a template
 -- makes belongs to that rendering. lipsum is left out.
@@ -23,12 +23,14 @@ local function range(rt, args, kw)
     fail("range expected 1 to 3 arguments")
   end
   for i = 1, args.n do V.int(args[i], "an argument of range") end
-  local start, stop, step = V.number(args[1]), V.number(args[2] or 0), V.number(args[3] or 1)
+  local start, stop = V.number(args[1]), V.number(args[2] or 0)
+  local step = V.number(args[3] or 1)
   if args.n == 1 then start, stop = 0, start end
   if step == 0 then fail("range() arg 3 must not be zero") end
   local n = math.max(0, math.ceil((stop - start) / step))
   if n > MAX_RANGE then
-    fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", MAX_RANGE)
+    fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).",
+         MAX_RANGE)
   end
   rt_.spend(rt, n / 4)
   local out = { t = V.RANGE, start = start, stop = stop, step = step }
@@ -38,7 +40,9 @@ end
 
 -- Fills d as Python's dict(mapping or pairs, name=value, ...) would.
 local function fill(rt, d, args, kw)
-  if args.n > 1 then fail("dict expected at most 1 argument, got %d", args.n) end
+  if args.n > 1 then
+    fail("dict expected at most 1 argument, got %d", args.n)
+  end
   local from = args[1]
   if V.typeof(from) == V.DICT then
     for _, k in ipairs(from.k) do V.put(d, k, V.lookup(from, k)) end
@@ -47,7 +51,8 @@ local function fill(rt, d, args, kw)
     for i = 1, n do
       local pair, two = access.items(rt, items[i])
       if two ~= 2 then
-        fail("dictionary update sequence element #%d has length %d; 2 is required", i - 1, two)
+        fail("dictionary update sequence element #%d has length %d; "
+          .. "2 is required", i - 1, two)
       end
       V.put(d, pair[1], pair[2])
     end
@@ -63,8 +68,8 @@ end
 --- Sets an attribute of a namespace.
 function M.set_attr(ns, name, value)
   if name:sub(1, 1) == "_" then
-    fail("Chat templates cannot store underscore-prefixed attributes on a namespace, "
-      .. "but got '%s'. Please rename the attribute.", name)
+    fail("Chat templates cannot store underscore-prefixed attributes on a "
+      .. "namespace, but got '%s'. Please rename the attribute.", name)
   end
   V.put(ns, name, value)
 end
@@ -73,7 +78,8 @@ local function namespace(rt, args, kw)
   local ns = { t = V.NS, k = {}, h = {} }
   local from = fill(rt, V.dict(), args, kw)
   for _, k in ipairs(from.k) do
-    M.set_attr(ns, text_of(k) or fail("a namespace needs names"), V.lookup(from, k))
+    local name = text_of(k) or fail("a namespace needs names")
+    M.set_attr(ns, name, V.lookup(from, k))
   end
   return ns
 end
@@ -123,7 +129,8 @@ function M.new(now)
   local out = {}
   for name, fn in pairs {
     range = range, dict = dict, namespace = namespace, cycler = cycler,
-    joiner = joiner, raise_exception = raise_exception, strftime_now = strftime_now,
+    joiner = joiner, raise_exception = raise_exception,
+    strftime_now = strftime_now,
   } do
     out[name] = V.func(name, fn)
   end

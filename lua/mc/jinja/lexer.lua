@@ -1,10 +1,11 @@
 --- lexer.lua: a template's text to tokens {k = kind, v = value, line =}.
 --
 -- Kinds: data, name, string, integer, float, the text of an operator, and
--- block_begin, block_end, variable_begin, variable_end, eof. White space control
--- is done with here, as Jinja does it under trim_blocks and lstrip_blocks: the
--- newline after a block or comment goes, and so do blanks before one that stands
--- first on its line, unless a sign (`-`, `+`) says otherwise.
+-- block_begin, block_end, variable_begin, variable_end, eof. White space
+-- control is done with here, as Jinja does it under trim_blocks and
+-- lstrip_blocks: the newline after a block or comment goes, and so do blanks
+-- before one that stands first on its line, unless a sign (`-`, `+`) says
+-- otherwise.
 
 local rt_ = require "mc.jinja.rt"
 local text = require "mc.jinja.text"
@@ -15,7 +16,8 @@ local find, sub, byte = string.find, string.sub, string.byte
 
 local CLOSER = { ["("] = ")", ["["] = "]", ["{"] = "}" }
 local OPERATORS = {}
-for op in ("// ** == != >= <= + - / * % ~ [ ] ( ) { } > < = . : | , ;"):gmatch("%S+") do
+for op in ("// ** == != >= <= + - / * % ~ [ ] ( ) { } > < = . : | , ;")
+  :gmatch("%S+") do
   OPERATORS[op] = true
 end
 
@@ -55,8 +57,8 @@ local function push_data(lx, data, sign, is_variable, at_line_start)
   if data ~= "" then push(lx, "data", data) end
 end
 
--- Moves past the end of a tag whose `%}` or `#}` begins at byte i; `sign` stands
--- before it.
+-- Moves past the end of a tag whose `%}` or `#}` begins at byte i; `sign`
+-- stands before it.
 local function pass_end(lx, i, sign)
   local pos = i + 2
   if sign == "-" then
@@ -124,7 +126,10 @@ local function read_string(lx, i)
   return j + 1
 end
 
-local BASES = { { "^0[xX]_?%x[%x_]*", 16 }, { "^0[bB]_?[01][01_]*", 2 }, { "^0[oO]_?[0-7][0-7_]*", 8 } }
+local BASES = {
+  { "^0[xX]_?%x[%x_]*", 16 }, { "^0[bB]_?[01][01_]*", 2 },
+  { "^0[oO]_?[0-7][0-7_]*", 8 },
+}
 
 local function push_integer(lx, digits, base)
   local n = tonumber((digits:gsub("_", "")), base)
@@ -167,7 +172,9 @@ local function read_operator(lx, i, open)
   if not OPERATORS[op] then return nil end
   if CLOSER[op] then
     open[#open + 1] = CLOSER[op]
-    if #open > rt_.MAX_DEPTH then fail(lx, "brackets nest deeper than %d", rt_.MAX_DEPTH) end
+    if #open > rt_.MAX_DEPTH then
+      fail(lx, "brackets nest deeper than %d", rt_.MAX_DEPTH)
+    end
   elseif op == ")" or op == "]" or op == "}" then
     local want = table.remove(open)
     if not want then fail(lx, "unexpected '%s'", op) end
@@ -198,7 +205,7 @@ local function read_tag(lx, close)
     end
     lx.pos = read_number(lx, i) or read_name(lx, i) or read_string(lx, i)
       or read_operator(lx, i, open)
-      or fail(lx, "unexpected char '%s'", src:match("^[^\128-\191]?[\128-\191]*", i))
+      or fail(lx, "unexpected char '%s'", src:match(text.CHAR_AT, i))
   end
 end
 
@@ -211,7 +218,8 @@ end
 
 local function read_raw(lx)
   local from = lx.pos
-  local i, e, sign, tail = find(lx.src, "{%%([-+]?)%s*endraw%s*([-+]?)%%}", from)
+  local i, e, sign, tail =
+    find(lx.src, "{%%([-+]?)%s*endraw%s*([-+]?)%%}", from)
   if not i then fail(lx, "Missing end of raw directive") end
   local at_line_start = from == 1 or byte(lx.src, from - 1) == 10
   push_data(lx, sub(lx.src, from, i - 1), sign, false, at_line_start)

@@ -1,4 +1,5 @@
---- methods.lua: the methods of strings, dicts and lists that a template may call.
+--- methods.lua: the methods of strings, dicts and lists that a template may
+-- call.
 --
 -- Loading this fills STR.methods and so on; false stands for a method that
 -- Python has and the sandbox refuses because it would change its object. Beyond
@@ -21,7 +22,7 @@ local M = {}
 local fail = rt_.fail
 local text_of = str.text
 
--- strings -------------------------------------------------------------------------
+-- strings ---------------------------------------------------------------------
 
 local function strip(left, right)
   return { "chars?", function(rt, v, chars)
@@ -62,13 +63,18 @@ local function is_digit(c)
   return c:find("^%d$") ~= nil
 end
 
+local NO_LETTERS = { -- from .. before: punctuation, symbols, pictures
+  { 0x80, 0xAA }, { 0x2000, 0x2070 }, { 0x2190, 0x2C00 }, { 0x3000, 0x3005 },
+  { 0x3008, 0x3021 }, { 0xFF01, 0xFF21 }, { 0x1F000, 0x20000 },
+}
+
 local function is_alpha(c)
   if #c == 1 then return c:find("%a") ~= nil end
   local cp = text.decode(c)
-  return not (text.space_at(c, 1) or cp < 0xAA or (cp >= 0x2000 and cp < 0x2070) or
-    (cp >= 0x2190 and cp < 0x2C00) or (cp >= 0x3000 and cp < 0x3005) or
-    (cp >= 0x3008 and cp < 0x3021) or (cp >= 0xFF01 and cp < 0xFF21) or
-    (cp >= 0x1F000 and cp < 0x20000))
+  for i = 1, #NO_LETTERS do
+    if cp >= NO_LETTERS[i][1] and cp < NO_LETTERS[i][2] then return false end
+  end
+  return not text.space_at(c, 1)
 end
 
 -- Whether there are characters and all of them fit.
@@ -143,7 +149,7 @@ V.STR.methods = sig.table {
   islower = is_case(M.is_lower),
 }
 
--- dicts and lists -----------------------------------------------------------------
+-- dicts and lists -------------------------------------------------------------
 
 --- The pairs of a dict, an array of tuples.
 function M.pairs_of(rt, d)
@@ -195,7 +201,9 @@ local function same(_, v) return v end
 
 V.DICT.methods = sig.table {
   get = { "key default?", get },
-  items = { "", function(rt, d) return view("dict_items", M.pairs_of(rt, d)) end },
+  items = { "", function(rt, d)
+    return view("dict_items", M.pairs_of(rt, d))
+  end },
   keys = { "", function(_, d) return view("dict_keys", d.k) end },
   values = { "", values_of },
   copy = { "", same },

@@ -1,7 +1,7 @@
 --- ops.lua: Python's operators over values: equality, order, arithmetic.
 --
--- Strict where Python is: a wrong type raises, and so does an integer that leaves
--- the 53 bits which a Lua number holds exactly. Stateless.
+-- Strict where Python is: a wrong type raises, and so does an integer that
+-- leaves the 53 bits which a Lua number holds exactly. Stateless.
 
 local rt_ = require "mc.jinja.rt"
 local str = require "mc.jinja.str"
@@ -95,7 +95,8 @@ M.le = le
 local function wrong(op, a, b)
   if typeof(a) == UNDEF then V.fail_undefined(a) end
   if typeof(b) == UNDEF then V.fail_undefined(b) end
-  fail("unsupported operand type(s) for %s: '%s' and '%s'", op, V.typename(a), V.typename(b))
+  fail("unsupported operand type(s) for %s: '%s' and '%s'", op,
+       V.typename(a), V.typename(b))
 end
 
 -- The value of a result that is a float when `is_float`.
@@ -123,8 +124,11 @@ function M.add(rt, a, b)
     return result(x + y, V.is_float(a) or V.is_float(b))
   end
   local ta, tb = typeof(a), typeof(b)
-  if ta == STR and tb == STR then return str.join2(rt, a, b) end
-  if ta == tb and (ta == LIST or ta == TUPLE) then return plus_list(rt, a, b) end
+  if ta == STR and tb == STR then
+    return str.join2(rt, a, b)
+  elseif ta == tb and (ta == LIST or ta == TUPLE) then
+    return plus_list(rt, a, b)
+  end
   wrong("+", a, b)
 end
 

@@ -1,4 +1,5 @@
---- parser.lua: tokens to a tree; statements here, expressions in parser_expr.lua.
+--- parser.lua: tokens to a tree; statements here, expressions in
+-- parser_expr.lua.
 --
 -- Statements, as nodes {k =, line =, ...}; a body is a list of nodes:
 --   output: parts (data {k = "data", v}, or expressions)
@@ -84,13 +85,14 @@ local function looking_for(ends)
   for word in pairs(ends or {}) do words[#words + 1] = "'" .. word .. "'" end
   if not words[1] then return "" end
   table.sort(words)
-  return " Jinja was looking for the following tags: " .. table.concat(words, " or ") .. "."
+  return " Jinja was looking for the following tags: "
+    .. table.concat(words, " or ") .. "."
 end
 
 local subparse
 
--- The body of a tag: from the end of the tag to one of the words in `ends`, which
--- is the current token then.
+-- The body of a tag: from the end of the tag to one of the words in `ends`,
+-- which is the current token then.
 local function body_until(p, ends)
   p:skip_if(":")
   p:expect("block_end")
@@ -196,7 +198,8 @@ STATEMENTS["with"] = function(p, n)
   n.targets, n.values = {}, {}
   while p.tok.k ~= "block_end" do
     if n.targets[1] then p:expect(",") end
-    n.targets[#n.targets + 1] = check_target(p, expr.tuple(p, { targets = true }))
+    local target = check_target(p, expr.tuple(p, { targets = true }))
+    n.targets[#n.targets + 1] = target
     p:expect("=")
     n.values[#n.values + 1] = expr.expression(p)
   end
@@ -260,10 +263,12 @@ function subparse(p, ends)
   return out
 end
 
---- The tree of a template: a list of statements. Raises {message, line, syntax}.
+--- The tree of a template: a list of statements. Raises {message, line,
+-- syntax}.
 function M.parse(source)
   local tokens = lexer.tokens(source)
-  local p = setmetatable({ tokens = tokens, at = 1, tok = tokens[1], depth = 0 }, P)
+  local p = { tokens = tokens, at = 1, tok = tokens[1], depth = 0 }
+  setmetatable(p, P)
   return subparse(p, nil)
 end
 

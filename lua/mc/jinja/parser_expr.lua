@@ -5,20 +5,24 @@
 --   dict keys, values | neg pos not: 1 | add sub mul div floordiv mod pow: 1, 2
 --   compare: 1, ops = {op}, operands 2.. | cond: test, then, else or nil
 --   getattr: 1, name | getitem: 1, 2 | slice: 1, lo, hi, step
---   call: 1, args | filter: 1 (nil in a block), name, args | test: 1, name, args
--- args: {positional..., names = {}, values = {}, star =, star2 =}.
--- Functions take the parser p of parser.lua. Order of precedence, and where it
--- surprises (`-x|f` filters x's negation, `~` binds tighter than `+`), is Jinja's.
+--   call: 1, args | test: 1, name, args
+--   filter: 1 (nil in a filter block), name, args
+-- args: {positional..., names = {}, values = {}, star =, star2 =}. Functions
+-- take the parser p of parser.lua. Order of precedence, and where it surprises
+-- (`-x|f` filters x's negation, `~` binds tighter than `+`), is Jinja's.
 
 local V = require "mc.jinja.values"
 
 local M = {}
 
 local COMPARE = {
-  ["=="] = true, ["!="] = true, [">"] = true, [">="] = true, ["<"] = true, ["<="] = true,
+  ["=="] = true, ["!="] = true, [">"] = true, [">="] = true, ["<"] = true,
+  ["<="] = true,
 }
 local ADDITIVE = { ["+"] = "add", ["-"] = "sub" }
-local MULTIPLICATIVE = { ["*"] = "mul", ["/"] = "div", ["//"] = "floordiv", ["%"] = "mod" }
+local MULTIPLICATIVE = {
+  ["*"] = "mul", ["/"] = "div", ["//"] = "floordiv", ["%"] = "mod",
+}
 local CONSTANTS = {
   ["true"] = true, True = true, ["false"] = false, False = false,
   none = V.none, None = V.none,
@@ -30,7 +34,7 @@ local function node(kind, line, a, b)
   return { k = kind, line = line, a, b }
 end
 
--- atoms ---------------------------------------------------------------------------
+-- atoms -----------------------------------------------------------------------
 
 -- Items up to the closing bracket, comma between and maybe after.
 local function items_until(p, close, read)
@@ -81,7 +85,8 @@ function M.primary(p, for_set)
     if constant ~= nil then
       return { k = "const", line = t.line, v = constant }
     elseif for_set and p:skip_if(".") then
-      return { k = "nsref", line = t.line, name = t.v, attr = p:expect("name").v }
+      local attr = p:expect("name").v
+      return { k = "nsref", line = t.line, name = t.v, attr = attr }
     end
     return { k = "name", line = t.line, name = t.v }
   elseif t.k == "string" then
@@ -103,7 +108,7 @@ function M.primary(p, for_set)
   return p:fail("unexpected '%s'", t.v)
 end
 
--- what follows an atom --------------------------------------------------------------
+-- what follows an atom --------------------------------------------------------
 
 local function subscribed(p)
   if p.tok.k == ":" or p.tok.k == "]" then
@@ -146,21 +151,21 @@ end
 
 -- One argument; the order positional, keyword, *, ** is checked.
 local function argument(p, args)
+  local function refuse_after(before)
+    if before then p:fail("invalid syntax for function call expression") end
+  end
+  refuse_after(args.star2)
   if p:skip_if("*") then
-    if args.star or args.star2 then p:fail("invalid syntax for function call expression") end
+    refuse_after(args.star)
     args.star = expression(p)
   elseif p:skip_if("**") then
-    if args.star2 then p:fail("invalid syntax for function call expression") end
     args.star2 = expression(p)
   elseif p.tok.k == "name" and p:look().k == "=" then
-    if args.star2 then p:fail("invalid syntax for function call expression") end
     args.names[#args.names + 1] = p:next().v
     p:next()
     args.values[#args.values + 1] = expression(p)
   else
-    if args.star or args.star2 or args.names[1] then
-      p:fail("invalid syntax for function call expression")
-    end
+    refuse_after(args.star or args.names[1])
     args[#args + 1] = expression(p)
   end
   return true
@@ -201,7 +206,8 @@ local function dotted_name(p)
   return name
 end
 
---- name(args), with more after `|`; n is what is filtered, nil in a filter block.
+--- name(args), with more after `|`; n is what is filtered, nil in a filter
+-- block.
 function M.filters(p, n)
   repeat
     local line = p.tok.line
@@ -213,7 +219,8 @@ function M.filters(p, n)
 end
 
 local ARGUMENT = { -- what begins the argument of a test without brackets
-  name = true, string = true, integer = true, float = true, ["["] = true, ["{"] = true,
+  name = true, string = true, integer = true, float = true, ["["] = true,
+  ["{"] = true,
 }
 local NO_ARGUMENT = { ["else"] = true, ["or"] = true, ["and"] = true }
 
@@ -225,7 +232,9 @@ local function test(p, n)
   if t.k == "(" then
     n.args = arguments(p)
   elseif ARGUMENT[t.k] and not (t.k == "name" and NO_ARGUMENT[t.v]) then
-    if p:at_name("is") then p:fail("You cannot chain multiple tests with is") end
+    if p:at_name("is") then
+      p:fail("You cannot chain multiple tests with is")
+    end
     n.args = { postfix(p, M.primary(p)), names = {}, values = {} }
   end
   return negated and node("not", line, n) or n
@@ -245,7 +254,7 @@ local function filters_and_tests(p, n)
   end
 end
 
--- operators -----------------------------------------------------------------------
+-- operators -------------------------------------------------------------------
 
 local function unary(p, bare)
   local t = p.tok
@@ -355,9 +364,9 @@ function expression(p, plain)
 end
 M.expression = expression
 
---- Expressions with commas between; a tuple unless there is one without a comma.
--- opts: targets (of an assignment: names, brackets and, with nsref, attributes),
--- plain, parenthesised (may be empty), stop (a name that ends it).
+--- Expressions with commas between; a tuple unless there is one without a
+-- comma. opts: targets (of an assignment: names, brackets and, with nsref,
+-- attributes), plain, parenthesised (may be empty), stop (a name that ends it).
 function M.tuple(p, opts)
   local line = p.tok.line
   local out, commas = {}, false
@@ -367,7 +376,8 @@ function M.tuple(p, opts)
       or (opts.stop and p:at_name(opts.stop)) then
       break
     end
-    out[#out + 1] = opts.targets and M.primary(p, opts.nsref) or expression(p, opts.plain)
+    out[#out + 1] = opts.targets and M.primary(p, opts.nsref)
+      or expression(p, opts.plain)
     if not p:skip_if(",") then break end
     commas = true
   end

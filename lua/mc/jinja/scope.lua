@@ -1,12 +1,13 @@
 --- scope.lua: which variable a name means, settled before anything runs.
 --
--- A scope is a body whose assignments stay inside it: the template, a loop's body,
--- its else, its test, a macro, and the bodies of call, set, filter, with and
--- generation (`if` is none). Each name that a scope mentions gets a slot in the
--- frame of the function it runs in; functions are the template, macros, callers
--- and recursive loops. At its entry (on each turn, for a loop) a scope sets its
--- slots: from the variable of that name in the scope around it (alias), from the
--- variables given to the rendering (resolve), or to nothing (clear).
+-- A scope is a body whose assignments stay inside it: the template, a loop's
+-- body, its else, its test, a macro, and the bodies of call, set, filter, with
+-- and generation (`if` is none). Each name that a scope mentions gets a slot in
+-- the frame of the function it runs in; functions are the template, macros,
+-- callers and recursive loops. At its entry (on each turn, for a loop) a scope
+-- sets its slots: from the variable of that name in the scope around it
+-- (alias), from the variables given to the rendering (resolve), or to nothing
+-- (clear).
 --
 -- Which of them follows Jinja (idtracking.py), quirks included: what counts is
 -- the first mention in the text of the scope, its inner scopes left out; a name
@@ -40,7 +41,9 @@ local function define(scope, name, action, from)
   local slot = { fn = fn, i = fn.slots }
   scope.refs[name] = slot
   if action then
-    scope.entry[#scope.entry + 1] = { action = action, i = slot.i, name = name, from = from }
+    scope.entry[#scope.entry + 1] = {
+      action = action, i = slot.i, name = name, from = from,
+    }
   end
   return slot
 end

@@ -1,8 +1,8 @@
 --- sequences.lua: the filters that walk sequences and mappings.
 --
--- Where Python returns a generator, so does this: always true, without a length,
--- walked once, and nothing is done, no error raised, before somebody walks it
--- (then all at once, where Python goes item by item). Stateless.
+-- Where Python returns a generator, so does this: always true, without a
+-- length, walked once, and nothing is done, no error raised, before somebody
+-- walks it (then all at once, where Python goes item by item). Stateless.
 
 local access = require "mc.jinja.access"
 local methods = require "mc.jinja.methods"
@@ -23,7 +23,7 @@ local fail, spend, text_of = rt_.fail, rt_.spend, str.text
 local lazy, given = sig.lazy, sig.given
 local getter, same = sorting.getter, sorting.same
 
--- map, select and their kin ---------------------------------------------------------
+-- map, select and their kin ---------------------------------------------------
 
 -- The arguments after the first `skip` ones.
 local function rest(args, skip)
@@ -89,14 +89,16 @@ local function selector(keep, by_attribute)
     spend(rt, n)
     for i = 1, n do
       local x = get(rt, items[i])
-      if test then x = sig.call(rt, test, name, x, rest(args, off + 1), without(kw)) end
+      if test then
+        x = sig.call(rt, test, name, x, rest(args, off + 1), without(kw))
+      end
       if V.truth(x) == keep then out[#out + 1] = items[i] end
     end
     return out
   end
 end
 
--- the ends and the whole ----------------------------------------------------------------
+-- the ends and the whole ------------------------------------------------------
 
 local function first(rt, v)
   if V.typeof(v) == V.GEN then

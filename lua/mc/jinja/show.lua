@@ -1,9 +1,9 @@
 --- show.lua: values as text: str(), repr() and JSON, as Python writes them.
 --
 -- Text made of several values is marked whole when any of them is a user's: a
--- container has no bytes of its own to tell apart. Approximation: repr() escapes
--- Unicode's controls, format characters, separators and private use, not its
--- unassigned code points. Stateless.
+-- container has no bytes of its own to tell apart. Approximation: repr()
+-- escapes Unicode's controls, format characters, separators and private use,
+-- not its unassigned code points. Stateless.
 
 local rt_ = require "mc.jinja.rt"
 local str = require "mc.jinja.str"
@@ -29,7 +29,7 @@ local function float_repr(x)
   local digits, exp = a .. b, tonumber(e)
   if exp < -4 or exp >= 16 then
     local tail = b ~= "" and "." .. b or ""
-    return format("%s%s%se%s%02d", sign, a, tail, exp < 0 and "-" or "+", math.abs(exp))
+    return format("%s%s%se%s%02d", sign, a, tail, e:sub(1, 1), math.abs(exp))
   elseif exp < 0 then
     return sign .. "0." .. ("0"):rep(-exp - 1) .. digits
   end
@@ -58,14 +58,16 @@ local function number(v)
 end
 M.number = number
 
-local NAMED = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
+local NAMED = {
+  ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\",
+}
 
 local HIDDEN = { -- ranges of code points that repr() escapes
   { 0x80, 0xA0 }, { 0xAD, 0xAD }, { 0x600, 0x605 }, { 0x61C, 0x61C },
   { 0x6DD, 0x6DD }, { 0x70F, 0x70F }, { 0x1680, 0x1680 }, { 0x180E, 0x180E },
-  { 0x2000, 0x200F }, { 0x2028, 0x202F }, { 0x205F, 0x206F }, { 0x3000, 0x3000 },
-  { 0xE000, 0xF8FF }, { 0xFEFF, 0xFEFF }, { 0xFFF0, 0xFFFB }, { 0xFFFE, 0xFFFF },
-  { 0xE0000, 0x10FFFF },
+  { 0x2000, 0x200F }, { 0x2028, 0x202F }, { 0x205F, 0x206F },
+  { 0x3000, 0x3000 }, { 0xE000, 0xF8FF }, { 0xFEFF, 0xFEFF },
+  { 0xFFF0, 0xFFFB }, { 0xFFFE, 0xFFFF }, { 0xE0000, 0x10FFFF },
 }
 
 local function escape_char(c)
@@ -73,7 +75,8 @@ local function escape_char(c)
   for i = 1, #HIDDEN do
     if cp < HIDDEN[i][1] then return c end
     if cp <= HIDDEN[i][2] then
-      return format(cp < 0x100 and "\\x%02x" or cp < 0x10000 and "\\u%04x" or "\\U%08x", cp)
+      if cp < 0x100 then return format("\\x%02x", cp) end
+      return format(cp < 0x10000 and "\\u%04x" or "\\U%08x", cp)
     end
   end
   return c
@@ -148,7 +151,8 @@ local function repr_table(rt, w, v)
   elseif t == V.VIEW then
     repr_items(rt, w, v.items, v.name .. "([", "])")
   elseif t == RANGE then
-    put(w, format(v.step == 1 and "range(%d, %d)" or "range(%d, %d, %d)", v.start, v.stop, v.step))
+    local how = v.step == 1 and "range(%d, %d)" or "range(%d, %d, %d)"
+    put(w, format(how, v.start, v.stop, v.step))
   elseif t == V.NS then
     put(w, "<Namespace ")
     repr_dict(rt, w, v)
@@ -209,7 +213,8 @@ local function json_wide(c)
   local cp = text.decode(c)
   if cp < 0x10000 then return format("\\u%04x", cp) end
   cp = cp - 0x10000
-  return format("\\u%04x\\u%04x", 0xD800 + math.floor(cp / 1024), 0xDC00 + cp % 1024)
+  local high, low = math.floor(cp / 1024), cp % 1024
+  return format("\\u%04x\\u%04x", 0xD800 + high, 0xDC00 + low)
 end
 
 local function json_string(w, s)
@@ -220,9 +225,11 @@ local function json_string(w, s)
   put(w, '"' .. s .. '"')
 end
 
+local NO_NUMBER = { nan = "NaN", inf = "Infinity", ["-inf"] = "-Infinity" }
+
 local function json_number(v)
   local s = number(v)
-  return s == "nan" and "NaN" or s == "inf" and "Infinity" or s == "-inf" and "-Infinity" or s
+  return NO_NUMBER[s] or s
 end
 
 -- The text of a dict's key: JSON has string keys only.
@@ -317,8 +324,10 @@ end
 -- function(rt, keys) -> keys}.
 function M.json(rt, v, opts)
   local w = {
-    n = 0, depth = 0, room = rt.max_bytes, ascii = opts.ascii, indent = opts.indent, sort = opts.sort,
-    comma = opts.comma or (opts.indent and "," or ", "), colon = opts.colon or ": ",
+    n = 0, depth = 0, room = rt.max_bytes,
+    ascii = opts.ascii, indent = opts.indent, sort = opts.sort,
+    comma = opts.comma or (opts.indent and "," or ", "),
+    colon = opts.colon or ": ",
   }
   json(rt, w, v)
   return finish(rt, w)

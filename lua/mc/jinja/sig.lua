@@ -1,9 +1,9 @@
 --- sig.lua: how arguments meet the parameters of filters, tests and methods.
 --
 -- A signature is made once from a line such as "old new count?": names in
--- order, `?` for those that may be left out (they arrive as nil). "*" takes what
--- comes, as (args, kw). The function is called as fn(rt, subject, ...).
--- At most five named parameters. Immutable.
+-- order, `?` for those that may be left out (they arrive as nil). "*" takes
+-- what comes, as (args, kw). The function is called as fn(rt, subject, ...). At
+-- most five named parameters. Immutable.
 
 local rt_ = require "mc.jinja.rt"
 local V = require "mc.jinja.values"

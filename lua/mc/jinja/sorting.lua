@@ -1,5 +1,6 @@
---- sorting.lua: the filters that order, group and pick by a key: sort, dictsort,
--- groupby, unique, min, max; and paths such as "function.name" into items.
+--- sorting.lua: the filters that order, group and pick by a key: sort,
+-- dictsort, groupby, unique, min, max; and paths such as "function.name" into
+-- items.
 --
 -- Sorting is stable and compares with Python's `<`. Stateless.
 
@@ -17,7 +18,7 @@ local M = {}
 local fail, spend, text_of = rt_.fail, rt_.spend, str.text
 local flag, given = sig.flag, sig.given
 
--- keys ----
+-- keys ------------------------------------------------------------------------
 
 -- The parts of a path such as "function.arguments.0".
 local function path_of(attribute)
@@ -36,6 +37,11 @@ end
 
 local function same(v) return v end
 M.same = same
+
+-- How keys are made alike under the argument case_sensitive.
+local function fold(case_sensitive)
+  return flag(case_sensitive) and same or lower_case
+end
 
 --- A function from an item to what a path names in it, changed by `after`.
 local function getter(attribute, after, default)
@@ -69,7 +75,7 @@ local function multi_getter(attribute, after)
   end
 end
 
--- sorting ---------------------------------------------------------------------------
+-- sorting ---------------------------------------------------------------------
 
 -- Merges the sorted runs idx[lo..mid] and idx[mid+1..hi] by keys.
 local function merge(idx, tmp, lo, mid, hi, keys)
@@ -84,7 +90,8 @@ local function merge(idx, tmp, lo, mid, hi, keys)
   for k = lo, hi do idx[k] = tmp[k] end
 end
 
---- items[1..n] in the order of keys[1..n], a new array; equals keep their order.
+--- items[1..n] in the order of keys[1..n], a new array; equals keep their
+-- order.
 function M.sorted(rt, items, n, keys, reverse)
   local idx, tmp, out = {}, {}, {}
   for i = 1, n do idx[i] = reverse and n + 1 - i or i end
@@ -109,8 +116,9 @@ end
 
 local function sort(rt, v, reverse, case_sensitive, attribute)
   local items, n = access.items(rt, v)
-  local get = multi_getter(attribute, flag(case_sensitive) and same or lower_case)
-  return V.list(M.sorted(rt, items, n, keys_of(rt, items, n, get), flag(reverse)))
+  local get = multi_getter(attribute, fold(case_sensitive))
+  local keys = keys_of(rt, items, n, get)
+  return V.list(M.sorted(rt, items, n, keys, flag(reverse)))
 end
 
 local function dictsort(rt, v, case_sensitive, by, reverse)
@@ -125,7 +133,7 @@ local function dictsort(rt, v, case_sensitive, by, reverse)
   local pairs_, keys = methods.pairs_of(rt, v), {}
   for i = 1, #pairs_ do
     local key = pairs_[i][by == "key" and 1 or 2]
-    keys[i] = flag(case_sensitive) and key or lower_case(key)
+    keys[i] = fold(case_sensitive)(key)
   end
   return V.list(M.sorted(rt, pairs_, #pairs_, keys, flag(reverse)))
 end
@@ -136,7 +144,7 @@ local function extreme(before)
     if n == 0 then
       return V.undefined(nil, nil, "No aggregated item, sequence was empty.")
     end
-    local get = getter(attribute, flag(case_sensitive) and same or lower_case)
+    local get = getter(attribute, fold(case_sensitive))
     local keys, best = keys_of(rt, items, n, get), 1
     for i = 2, n do
       if before(keys[i], keys[best]) then best = i end
@@ -145,9 +153,11 @@ local function extreme(before)
   end
 end
 
+local function after(a, b) return ops.lt(b, a, ">") end
+
 local function groupby(rt, v, attribute, default, case_sensitive)
   local items, n = access.items(rt, v)
-  local get = getter(attribute, flag(case_sensitive) and same or lower_case, default)
+  local get = getter(attribute, fold(case_sensitive), default)
   local real = getter(attribute, same, default)
   local sorted = M.sorted(rt, items, n, keys_of(rt, items, n, get))
   local out, key = {}, nil
@@ -170,7 +180,7 @@ V.TUPLE.attrs = { -- of the pairs that groupby makes
 
 local function unique(rt, v, case_sensitive, attribute)
   local items, n = access.items(rt, v)
-  local get = getter(attribute, flag(case_sensitive) and same or lower_case)
+  local get = getter(attribute, fold(case_sensitive))
   local keys, seen, out = keys_of(rt, items, n, get), {}, {}
   for i = 1, n do
     local h = V.hash(keys[i])
@@ -187,7 +197,7 @@ end
 M.filters = sig.table {
   dictsort = { "case_sensitive? by? reverse?", dictsort },
   groupby = { "attribute default? case_sensitive?", groupby },
-  max = { "case_sensitive? attribute?", extreme(function(a, b) return ops.lt(b, a, ">") end) },
+  max = { "case_sensitive? attribute?", extreme(after) },
   min = { "case_sensitive? attribute?", extreme(ops.lt) },
   sort = { "reverse? case_sensitive? attribute?", sort },
   unique = { "case_sensitive? attribute?", sig.lazy(unique) },

@@ -6,7 +6,8 @@
 -- {3, 5} is a user's in bytes 4 and 5 only. No flip lies at or past the end, so
 -- a marked string is never empty, and both halves of any cut are right again.
 -- Whatever is made of strings is made by `sub` and `concat`, which keep the
--- marks; what cannot be (a changed length) is marked whole. Values never change.
+-- marks; what cannot be (a changed length) is marked whole. Values never
+-- change.
 
 local rt_ = require "mc.jinja.rt"
 

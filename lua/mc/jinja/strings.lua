@@ -1,7 +1,7 @@
 --- strings.lua: what Python's str methods do, on strings that keep their marks.
 --
--- Functions take (rt, v, ...), v a string value, and positions that Python would
--- count in characters are counted so. Optional arguments are nil or none.
+-- Functions take (rt, v, ...), v a string value, and positions that Python
+-- would count in characters are counted so. Optional arguments are nil or none.
 -- Stateless.
 
 local access = require "mc.jinja.access"
@@ -33,7 +33,7 @@ local function count_of(v)
   return v == nil and -1 or V.int(v, "a count")
 end
 
--- stripping -----------------------------------------------------------------------
+-- stripping -------------------------------------------------------------------
 
 -- The bytes of s that are left without the characters of `chars` at its sides.
 local function strip_chars(s, chars, left, right)
@@ -67,7 +67,7 @@ function M.strip(rt, v, chars, left, right)
   return sub(rt, v, i, j)
 end
 
--- splitting -----------------------------------------------------------------------
+-- splitting -------------------------------------------------------------------
 
 -- First bytes of sep in s, from the left and apart; at most max, -1 for all.
 local function occurrences(rt, s, sep, max)
@@ -186,10 +186,14 @@ local function partitioner(find, whole)
   end
 end
 
-M.partition = partitioner(occurrences, function(v) return { v, "", "" } end)
-M.rpartition = partitioner(occurrences_right, function(v) return { "", "", v } end)
+M.partition = partitioner(occurrences, function(v)
+  return { v, "", "" }
+end)
+M.rpartition = partitioner(occurrences_right, function(v)
+  return { "", "", v }
+end)
 
--- building ------------------------------------------------------------------------
+-- building --------------------------------------------------------------------
 
 --- items[1..n], string values, with sep between them.
 function M.join(rt, sep, items, n)
@@ -236,7 +240,9 @@ function M.pad(rt, v, width, fill, share)
     fail("the fill character must be exactly one character long")
   end
   local left = share(room, width)
-  return str.concat(rt, { str.rep(rt, fill, left), v, str.rep(rt, fill, room - left) }, 3)
+  return str.concat(rt, {
+    str.rep(rt, fill, left), v, str.rep(rt, fill, room - left),
+  }, 3)
 end
 
 --- Where Python puts the odd character of str.center.
@@ -255,7 +261,7 @@ function M.zfill(rt, v, width)
   }, 3)
 end
 
--- searching -----------------------------------------------------------------------
+-- searching -------------------------------------------------------------------
 
 -- The text of v[start:stop], and how many characters lie before it.
 local function window(rt, v, start, stop)

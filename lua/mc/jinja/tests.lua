@@ -54,7 +54,9 @@ local ge = compare(function(a, b) return ops.le(b, a, ">=") end)
 local T = sig.table {
   odd = remainder(2, 1),
   even = remainder(2, 0),
-  divisibleby = { "num", function(rt, v, n) return V.number(ops.mod(rt, v, n)) == 0 end },
+  divisibleby = { "num", function(rt, v, n)
+    return V.number(ops.mod(rt, v, n)) == 0
+  end },
   defined = { "", function(_, v) return V.typeof(v) ~= V.UNDEF end },
   undefined = of(V.UNDEF),
   none = exactly(V.none),
@@ -73,7 +75,9 @@ local T = sig.table {
   upper = is_case(methods.is_upper),
   sameas = { "other", sameas },
   escaped = { "", function() return false end },
-  ["in"] = { "seq", function(rt, v, seq) return access.contains(rt, seq, v) end },
+  ["in"] = { "seq", function(rt, v, seq)
+    return access.contains(rt, seq, v)
+  end },
   ["=="] = eq, eq = eq, equalto = eq,
   ["!="] = ne, ne = ne,
   ["<"] = lt, lt = lt, lessthan = lt,

@@ -1,8 +1,9 @@
---- text.lua: what Python knows about characters: code points, white space, case.
+--- text.lua: what Python knows about characters: code points, white space,
+-- case.
 --
 -- Plain Lua strings of UTF-8 in and out, positions in bytes unless said. A
--- character is a byte that is no continuation, with the continuation bytes after
--- it, so broken UTF-8 is walked too and never raises. Stateless.
+-- character is a byte that is no continuation, with the continuation bytes
+-- after it, so broken UTF-8 is walked too and never raises. Stateless.
 
 local case = require "mc.jinja.case"
 
@@ -22,7 +23,8 @@ local function encode(cp)
   elseif cp < 0x800 then
     return char(0xC0 + floor(cp / 64), 0x80 + cp % 64)
   elseif cp < 0x10000 then
-    return char(0xE0 + floor(cp / 4096), 0x80 + floor(cp / 64) % 64, 0x80 + cp % 64)
+    return char(0xE0 + floor(cp / 4096), 0x80 + floor(cp / 64) % 64,
+                0x80 + cp % 64)
   end
   return char(0xF0 + floor(cp / 262144), 0x80 + floor(cp / 4096) % 64,
               0x80 + floor(cp / 64) % 64, 0x80 + cp % 64)
@@ -55,8 +57,9 @@ function M.len(s)
   return #bare + (find(s, "^[\128-\191]") and 1 or 0)
 end
 
---- First bytes of the characters, then #s + 1: character k (from 0) is the bytes
--- starts[k + 1] .. starts[k + 2] - 1. Returns the list and the number of characters.
+--- First bytes of the characters, then #s + 1: character k (from 0) is the
+-- bytes starts[k + 1] .. starts[k + 2] - 1. Returns the list and the number of
+-- characters.
 function M.starts(s)
   local out, n, at, stop = {}, 0, 1, #s
   while at <= stop do
@@ -101,7 +104,8 @@ function M.skip_space(s, i)
   end
 end
 
---- Last byte of s, at most j, when white space is taken off its end; 0 for none.
+--- Last byte of s, at most j, when white space is taken off its end; 0 for
+-- none.
 function M.trim_end(s, j)
   while j > 0 do
     if space_at(s, j) == 1 then
@@ -126,7 +130,9 @@ function M.find_space(s, i)
   end
 end
 
-local LINE_END = { [encode(0x85)] = true, [encode(0x2028)] = true, [encode(0x2029)] = true }
+local LINE_END = {
+  [encode(0x85)] = true, [encode(0x2028)] = true, [encode(0x2029)] = true,
+}
 
 --- The next line end at or after byte i: its first and last byte, or nil.
 function M.find_line_end(s, i)
@@ -144,23 +150,23 @@ end
 
 local to_upper, to_lower -- made when first needed
 
-local function change(s, ascii_fn, which)
-  s = ascii_fn(s)
-  if ascii(s) then return s end
+local function change(s, which)
   if not to_upper then
     to_upper, to_lower = case.maps(encode)
   end
-  return (s:gsub("[\194-\244][\128-\191]*", which == "upper" and to_upper or to_lower))
+  return (s:gsub(M.CHAR, which == "upper" and to_upper or to_lower))
 end
 
 --- Python's str.upper, but for the context rules of a few scripts.
 function M.upper(s)
-  return change(s, string.upper, "upper")
+  s = s:upper()
+  return ascii(s) and s or change(s, "upper")
 end
 
 --- Python's str.lower; a capital sigma always becomes the inner one.
 function M.lower(s)
-  return change(s, string.lower, "lower")
+  s = s:lower()
+  return ascii(s) and s or change(s, "lower")
 end
 
 --- First character in upper case, the others in lower.

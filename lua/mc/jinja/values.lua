@@ -15,7 +15,8 @@
 --   others {call = function(rt, args, kw)}: functions, macros, `loop`, cyclers
 -- Lists and dicts that came from a request have user = true. No value but NS
 -- changes after it is made, so parts are shared freely. A kind may hold
--- `methods` (name -> signature, sig.lua), `attrs` (name -> function(v)), len, repr.
+-- `methods` (name -> signature, sig.lua), `attrs` (name -> function(v)), len,
+-- repr.
 
 local data = require "mc.data"
 local rt_ = require "mc.jinja.rt"
@@ -121,7 +122,8 @@ function V.undefined_message(u)
   if name then
     return ("'%s' has no attribute '%s'"):format(what, name)
   end
-  local key = type(u.name) == "number" and u.name or "of type " .. V.typename(u.name)
+  local is_number = type(u.name) == "number"
+  local key = is_number and u.name or "of type " .. V.typename(u.name)
   return ("%s has no element %s"):format(what, key)
 end
 
@@ -151,13 +153,16 @@ function V.number(v)
   if type(v) == "boolean" then return v and 1 or 0 end
   if type(v) ~= "table" then return nil end
   if v.t == FLOAT then return v.v end
-  if v.t == BIG then fail("the integer %s is too large to compute with", v.s) end
+  if v.t == BIG then
+    fail("the integer %s is too large to compute with", v.s)
+  end
   return nil
 end
 
 --- Whether a number value is a float.
 function V.is_float(v)
-  return (type(v) == "number" and v % 1 ~= 0) or (type(v) == "table" and v.t == FLOAT)
+  if type(v) == "number" then return v % 1 ~= 0 end
+  return type(v) == "table" and v.t == FLOAT
 end
 
 --- An int for uses that need one (index, width, count); raises otherwise.
