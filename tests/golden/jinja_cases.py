@@ -112,7 +112,7 @@ plain text
 {% if f %}{{ 1 | nope }}{% endif %}ok
 {% if t %}{{ 1 | nope }}{% endif %}ok
 {{ (1 | nope) if f else 'ok' }}
-{{ s|upper }} {{ s|lower }} {{ 'hello wORLD-foo (bar)'|title }} {{ 'hELLO w'|capitalize }} {{ u|upper }} {{ 'straße'|upper }} {{ 'ÀÉ'|lower }} {{ 1|upper }} {{ none|lower }}
+{{ s|upper }} {{ s|lower }} {{ 'hello wORLD-foo (bar)\u00a0bAZ é<ü'|title }} {{ 'hELLO w'|capitalize }} {{ u|upper }} {{ 'straße'|upper }} {{ 'ÀÉ'|lower }} {{ 1|upper }} {{ none|lower }}
 {{ "they're bill's friends"|title }} {{ "they're bill's".title() }} {{ 'a1b c'.title() }} {{ 'éa'.capitalize() }} {{ 'aB'.swapcase() }} {{ 'ß'.casefold() == 'ß' or true }}
 [{{ ws|trim }}] [{{ ws.strip() }}] [{{ ws.lstrip() }}] [{{ ws.rstrip() }}] [{{ 'xxhixx'|trim('x') }}] [{{ 'abcba'.strip('ab') }}] [{{ 'abcba'.lstrip('ab') }}] [{{ '你a你'.rstrip('你') }}] [{{ '   '.strip() }}] [{{ 'aaa'.strip('a') }}]
 {{ 'a,b,,c'.split(',') }} {{ ' a  b '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ 'a b  c '.split(none, 1) }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a b  c '.rsplit(none, 1) }} {{ ''.split(',') }} {{ ''.split() }} {{ 'a b c'.rsplit() }} {{ 'aaa'.rsplit('aa', 1) }} {{ 'a b'.split(maxsplit=1) }} {{ 'a--b'.split(sep='--') }} {{ 'x\u3000y z'.split() }}

@@ -62,7 +62,7 @@ local function array_at(s, i)
 end
 
 local function object_at(s, i)
-  local out, key, v = data.map(), nil, nil
+  local out, key, v = data.map()
   i = skip(s, i + 1)
   while s:sub(i, i) ~= "}" do
     key, i = string_at(s, i)

@@ -29,8 +29,12 @@ local function case(fn)
 end
 
 local function title(s)
-  s = text.lower(s)
-  return (s:gsub("[^%-%s({%[<]+", text.capitalize))
+  local first = true -- of a word
+  return (s:gsub(text.CHAR, function(c)
+    local new = first and text.upper(c) or text.lower(c)
+    first = c:find("^[-({%[<]") or text.space_at(c, 1)
+    return new
+  end))
 end
 
 local ESCAPES = {
