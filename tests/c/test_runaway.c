@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "lua/host/gate.h"
+#include "lua/host/limit.h"
 #include "tests/c/stepvm_util.h"
 
 static const struct {
