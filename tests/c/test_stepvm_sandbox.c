@@ -47,7 +47,8 @@ static void stepvm_sandbox_has_no_holes(void **st)
 
 static void stepvm_binary_chunks_are_refused(void **st)
 {
-    static const char dump[] = "\x1bLJ\x02\x02\x0f\x02\x00\x01\x00\x01\x02)\x00\x07\x00L\x00\x02\x00",
+    static const char dump[] = "\x1bLJ\x02\x02\x0f\x02\x00\x01\x00\x01\x02)\x00\x07\x00L\x00"
+                               "\x02\x00",
                       evil[] = "\x1bLJ\2\xff\xff\xff\xff\x0f";
     char *dir = dir_new();
     struct mc_stepvm *s;
