@@ -170,4 +170,47 @@ static inline void some_ids(int32_t *ids, int32_t n, uint32_t seed)
     }
 }
 
+static inline struct got *run_one(struct mc_engine *e, const int32_t *ids, int32_t n,
+                           int32_t limit)
+{
+    struct got *g = got_new();
+    struct mc_request r = ask_for(ids, n, limit, g);
+    struct mc_handle h;
+    struct mc_err err = {0};
+
+    assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+    got_wait(g, -1);
+    return g;
+}
+
+static inline void same_tokens(const struct got *a, const struct got *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->id, b->id, (size_t)a->n * sizeof *a->id);
+}
+
+enum { STREAMS = 8, LONG = 300, GEN = 40 };
+
+/* STREAMS prompts of different lengths at once, or one after another. */
+static inline void run_all(struct mc_engine *e, bool together, struct got *g[STREAMS])
+{
+    static int32_t ids[STREAMS][LONG];
+
+    for (int i = 0; i < STREAMS; i++) {
+        struct mc_request r;
+        struct mc_handle h;
+        struct mc_err err = {0};
+        int32_t n = 5 + i * 41;
+
+        some_ids(ids[i], n, (uint32_t)i + 1);
+        g[i] = got_new();
+        r = ask_for(ids[i], n, GEN + i, g[i]);
+        assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+        if (!together)
+            got_wait(g[i], -1);
+    }
+    for (int i = 0; i < STREAMS; i++)
+        got_wait(g[i], -1);
+}
+
 #endif

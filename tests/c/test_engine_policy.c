@@ -1,0 +1,157 @@
+/* test_engine_policy.c - the engine under policies that misbehave, and one that picks. */
+#include "tests/c/engine_help.h"
+
+/* ---- policies that misbehave ------------------------------------------------------- */
+
+static int plan_nothing(void *self, struct mc_step_view *v, struct mc_plan *p,
+                        struct mc_err *err)
+{
+    (void)self, (void)v, (void)p, (void)err;
+    return 0;
+}
+
+static int plan_error(void *self, struct mc_step_view *v, struct mc_plan *p,
+                      struct mc_err *err)
+{
+    (void)self, (void)v;
+    p->n = 500; /* half written */
+    return mc_fail(err, MC_EPOLICY, "on purpose");
+}
+
+/* Stale handles, wrong states, huge counts, every row twice, then what is right. */
+static int plan_garbage(void *self, struct mc_step_view *v, struct mc_plan *p,
+                        struct mc_err *err)
+{
+    int32_t n;
+
+    for (uint32_t i = 0; i < 40; i++)
+        p->item[p->n++] = (struct mc_item){.seq = i * 1000003u,
+                                           .gen = i,
+                                           .what = (uint16_t)i,
+                                           .n = (int32_t)(i * 0x7FFFFFF)};
+    mc_policy_builtin.ops->plan(self, v, p, err);
+    n = p->n;
+    for (int32_t i = 40; i < n && p->n < p->cap; i++)
+        p->item[p->n++] = p->item[i];
+    for (int32_t i = 40; i < n; i++)
+        if (p->item[i].what == MC_RUN)
+            p->item[i].n = INT32_MAX;
+    return 0;
+}
+
+static void policy_that_plans_nothing_starves_but_harms_nothing(void **state)
+{
+    const struct mc_policy_ops ops = {.plan = plan_nothing};
+    const struct mc_policy p = {&ops, NULL};
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){0}, &p);
+    int32_t ids[4] = {1, 2, 3, 4};
+    struct got *g = got_new();
+    struct mc_request r = ask_for(ids, 4, 5, g);
+    struct mc_handle h;
+    struct mc_err err = {0};
+
+    (void)state;
+    assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+    nanosleep(&(struct timespec){0, 200000000}, NULL);
+    assert_int_equal(g->n, 0);
+    assert_false(g->ended);
+    assert_true(mc_engine_counter(e, MC_C_idle_by_policy_total) > 0);
+    assert_true(mc_engine_counter(e, MC_C_plan_fallback_total) == 0);
+    mc_engine_cancel(e, h, "enough");
+    got_wait(g, -1);
+    assert_idle(e);
+    got_free(g);
+    mc_engine_close(e);
+}
+
+static void runs_as_if_nothing_were_wrong(const struct mc_policy_ops *ops,
+                                          enum mc_counter counted)
+{
+    const struct mc_policy p = {ops, NULL};
+    struct got *x[STREAMS], *y[STREAMS];
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){0}, NULL);
+
+    run_all(e, true, x);
+    mc_engine_close(e);
+    e = engine_open(&(struct mc_engine_opts){0}, &p);
+    run_all(e, true, y);
+    assert_true(mc_engine_counter(e, counted) > 0);
+    assert_idle(e);
+    mc_engine_close(e);
+    for (int i = 0; i < STREAMS; i++) {
+        same_tokens(x[i], y[i]);
+        got_free(x[i]), got_free(y[i]);
+    }
+}
+
+static void policy_that_fails_is_served_by_the_builtin(void **state)
+{
+    const struct mc_policy_ops ops = {.plan = plan_error};
+
+    (void)state;
+    runs_as_if_nothing_were_wrong(&ops, MC_C_plan_fallback_total);
+}
+
+static void policy_that_writes_garbage_is_trimmed(void **state)
+{
+    const struct mc_policy_ops ops = {.plan = plan_garbage};
+
+    (void)state;
+    runs_as_if_nothing_were_wrong(&ops, MC_C_plan_trimmed_total);
+}
+
+static int chain_pick(void *self, struct mc_pick_seq *s, const struct mc_params *want,
+                      struct mc_params *out, struct mc_err *err)
+{
+    (void)self, (void)s, (void)err;
+    *out = *want;
+    out->flags |= MC_PARAM_PICK;
+    return 0;
+}
+
+static int pick_second(void *self, const struct mc_cands *c, struct mc_pick_seq *s,
+                       int32_t *id, struct mc_err *err)
+{
+    (void)self, (void)s, (void)err;
+    *id = s->done == 3 ? c->id[1] : -1;
+    return 0;
+}
+
+static void policy_pick_of_candidate_two_gives_the_second_best(void **state)
+{
+    const struct mc_policy_ops ops = {.plan = NULL,
+                                      .chain = chain_pick,
+                                      .pick = pick_second};
+    struct mc_policy_ops use = ops;
+    const struct mc_policy p = {&use, NULL};
+    struct mc_engine *e;
+    struct golden w = golden_at(0);
+    struct got *g, *after;
+    int32_t ids[64];
+
+    (void)state;
+    use.plan = mc_policy_builtin.ops->plan;
+    e = engine_open(&(struct mc_engine_opts){0}, &p);
+    g = run_one(e, w.prompt, w.n_prompt, 10);
+    assert_memory_equal(g->id, w.ids, 3 * sizeof *w.ids);
+    assert_int_not_equal(g->id[3], w.ids[3]);
+    mc_engine_close(e);
+    /* what follows is what the model says after the picked token */
+    e = engine_open(&(struct mc_engine_opts){0}, NULL);
+    memcpy(ids, w.prompt, (size_t)w.n_prompt * sizeof *ids);
+    memcpy(ids + w.n_prompt, g->id, 4 * sizeof *ids);
+    after = run_one(e, ids, w.n_prompt + 4, 6);
+    assert_memory_equal(after->id, g->id + 4, 6 * sizeof *ids);
+    mc_engine_close(e);
+    got_free(g), got_free(after);
+    golden_free(&w);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(policy_that_plans_nothing_starves_but_harms_nothing),
+    cmocka_unit_test(policy_that_fails_is_served_by_the_builtin),
+    cmocka_unit_test(policy_that_writes_garbage_is_trimmed),
+    cmocka_unit_test(policy_pick_of_candidate_two_gives_the_second_best),
+};
+
+MC_TEST_MAIN(tests)
