@@ -216,6 +216,10 @@ plain text
 {% for loop in l %}{% endfor %}
 {% with a = 1, b = 2 %}{{ a }}{{ b }}{% set a = 9 %}{{ a }}{% endwith %}{{ a is defined }}{% with %}{% set q = 1 %}{{ q }}{% endwith %}{{ q is defined }}{% set a = 5 %}{% with a = 1, b = a %}{{ b }}{% endwith %}
 {% macro f(a, b='B', c=none) %}{{ a }}|{{ b }}|{{ c }};{% endmacro %}{{ f(1) }}{{ f(1, 2) }}{{ f(c=3, a=1) }}{{ f() }}{{ f(1, b=none) }}{{ f(*[1, 2], **{'c': 3}) }}
+{% macro f(a=false, b=none, c=0, d='') %}{{ a }}{{ b }}{{ c }}{{ d }}{{ a is defined }}{% endmacro %}{{ f() }}{{ f(a=true, c=false) }}
+{% set q | default(false, true) %}{% endset %}{{ q }}{% set w | int %}12{% endset %}{{ w + 1 }}{{ [false]|first }}{{ [false, 1]|min }}{{ {'a': false}.get('a', 1) }}{{ {'a': false}.a }}{{ {'a': false}['a'] }}{{ [false][0] }}{{ missing|default(false) }}
+{% set ns = namespace(a=false) %}{{ ns.a }}{{ ns['a'] }}{% for x in [false, none] %}{{ x }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle(false, true) }}{% endfor %}{% set x = false %}{{ x }}{% set a, b = false, none %}{{ a }}{{ b }}
+{{ (false or 0) }}{{ (true and false) }}{{ (none and 1) }}{{ [false, 0] == [0, false] }}{{ dict(a=false) }}{{ [false, none]|map('string')|join }}{{ [{'a': false}]|map(attribute='a')|list }}{{ [{'a': false}]|selectattr('a', 'false')|list|length }}{{ '%s' % false }}{{ '{} {a}'.format(false, a=false) }}{{ [true, false]|sort }}{{ [false]|sum }}
 {% macro f(a) %}{{ a }}{% endmacro %}{{ f(1, 2) }}
 {% macro f(a) %}{{ a }}{% endmacro %}{{ f(b=2) }}
 {% macro f() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, 2, x=3) }}{{ f() }}

@@ -105,21 +105,26 @@ local function bind(def, g, args, kw)
   end
 end
 
+-- The value of a parameter that no argument was given for.
+local function default(p, g)
+  if p.default then return p.default(g) end
+  local hint = ("parameter '%s' was not provided"):format(p.name)
+  return V.undefined(p.name, nil, hint)
+end
+
 --- A function from the frame around it to a macro's value. def: name (nil for
 -- the caller of a call block), params {name, i = slot, default = closure},
 -- special = slots of caller, kwargs and varargs where the body reads them,
--- enter, body.
+-- enter, body, cost = that of the defaults.
 function M.macro(def)
   local function run(rt, f, args, kw)
     local g = { rt = rt, up = f }
     bind(def, g, args, kw)
     local out, line = rt_.enter(rt)
+    rt_.spend(rt, def.cost)
     def.enter(g)
     for _, p in ipairs(def.params) do
-      if g[p.i] == nil then
-        g[p.i] = p.default and p.default(g) or V.undefined(p.name, nil,
-          ("parameter '%s' was not provided"):format(p.name))
-      end
+      if g[p.i] == nil then g[p.i] = default(p, g) end
     end
     def.body(g)
     local written = rt_.leave(rt, out, line)

@@ -76,7 +76,8 @@ function STATEMENT.setblock(c, n)
     local written, signal = body_.capture(f, body)
     if signal then return signal end
     f.rt.line = line
-    assign(f, filter and filter(f, written) or written)
+    if filter then written = filter(f, written) end
+    assign(f, written)
   end
 end
 

@@ -41,11 +41,12 @@ local function compile_test(c, n)
   scope_.param_target(scope, n.target)
   scope_.visit(scope, n.test)
   return body_.inside(c, scope, function()
+    local before = c.cost
     local assign, test = body_.target(c, n.target), expr.compile(c, n.test)
-    local enter = body_.entry(scope)
+    local enter, cost = body_.entry(scope), c.cost - before
     return function(f, items, count)
       local out, k = {}, 0
-      spend(f.rt, count * 4)
+      spend(f.rt, count * cost)
       for i = 1, count do
         assign(f, items[i])
         enter(f)
@@ -158,7 +159,7 @@ local function compile_macro(c, n, name)
   for _, p in ipairs(n.params) do
     if p.default then scope_.visit(scope, p.default) end
   end
-  local loops = c.loops
+  local loops, before = c.loops, c.cost
   c.loops = 0
   def.enter, def.body = body_.scope(c, scope, n.body)
   body_.inside(c, scope, function()
@@ -166,7 +167,7 @@ local function compile_macro(c, n, name)
       def.params[i].default = p.default and expr.compile(c, p.default)
     end
   end)
-  c.loops = loops
+  c.loops, def.cost = loops, c.cost - before
   return callables.macro(def)
 end
 
