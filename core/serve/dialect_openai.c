@@ -142,6 +142,20 @@ static void count_chars(struct mc_choice *c, const char *s, size_t n)
         c->n_chars += ((unsigned char)s[i] & 0xC0) != 0x80;
 }
 
+/* Nothing predicts a prompt's first token: null stands for its logprobs. */
+static void put_first(const struct mc_answer *a, struct mc_choice *c, int32_t id)
+{
+    bool special;
+    size_t n;
+    const char *s = mc_tok_piece(a->tok, id, &n, &special);
+
+    put_token(&c->token, a, id);
+    mc_buf_puts(&c->logprob, "null");
+    mc_buf_puts(&c->top, "null");
+    mc_buf_puts(&c->offset, "0");
+    count_chars(c, s, special ? 0 : n);
+}
+
 static void put_logprobs(struct mc_buf *b, const struct mc_answer *a, const struct mc_choice *c)
 {
     if (a->o.n_logprobs < 0 || c->token.n == 0) {
@@ -303,9 +317,9 @@ void mc_answer_piece(struct mc_answer *a, int i, const struct mc_piece *p, struc
 {
     struct mc_choice *c = &a->choice[i];
 
-    c->n_gen++;
+    c->n_gen += !p->prompt;
     mc_buf_put(&c->text, p->text, p->n);
-    if (a->o.token_ids) {
+    if (a->o.token_ids && !p->prompt) {
         comma(&c->ids);
         mc_buf_fmt(&c->ids, "%d", p->token.id);
     }
@@ -317,7 +331,8 @@ void mc_answer_piece(struct mc_answer *a, int i, const struct mc_piece *p, struc
         gather_logprobs(a, c, &p->token);
         count_chars(c, s, special ? 0 : n);
     }
-    if (a->o.stream && (c->text.n > 0 || c->token.n > 0 || c->ids.n > 0))
+    /* what belongs to the prompt goes out with the first token */
+    if (a->o.stream && !p->prompt && (c->text.n > 0 || c->token.n > 0 || c->ids.n > 0))
         emit(a, i, out);
 }
 
@@ -448,7 +463,10 @@ int mc_answer_choices(struct mc_answer *a, int n)
         const struct mc_pump_prompt *p = prompt_of(a, i);
 
         mc_buf_put(&a->choice[i].text, p->echo, p->n_echo);
-        count_chars(&a->choice[i], p->echo, p->n_echo);
+        if (a->o.prompt_logprobs && p->n_ids > 0)
+            put_first(a, &a->choice[i], p->ids[0]);
+        else
+            count_chars(&a->choice[i], p->echo, p->n_echo);
     }
     return 0;
 }

@@ -23,6 +23,11 @@
 
 enum { RING_START = 32 };
 
+struct queued {
+    struct mc_token token;
+    bool prompt;
+};
+
 struct mc_gen {
     struct mc_engine *engine;
     struct mc_handle handle;
@@ -34,7 +39,7 @@ struct mc_gen {
 
     pthread_mutex_t lock;
     pthread_cond_t more;
-    struct mc_token *ring; /* [cap], cap a power of two */
+    struct queued *ring; /* [cap], cap a power of two */
     size_t head, n, cap;
     bool ended, closed, lost; /* lost: memory ran out, the text has a hole */
     struct mc_end end;        /* the reader's once ended */
@@ -71,7 +76,7 @@ static void ring_bell(struct mc_gen *g)
 static bool ring_grow(struct mc_gen *g)
 {
     size_t cap = g->cap * 2;
-    struct mc_token *ring = malloc(cap * sizeof *ring);
+    struct queued *ring = malloc(cap * sizeof *ring);
 
     if (!ring)
         return false;
@@ -84,9 +89,8 @@ static bool ring_grow(struct mc_gen *g)
     return true;
 }
 
-static void on_token(void *ctx, const struct mc_token *t)
+static void enqueue(struct mc_gen *g, const struct mc_token *t, bool prompt)
 {
-    struct mc_gen *g = ctx;
     bool first = false;
 
     pthread_mutex_lock(&g->lock);
@@ -95,13 +99,23 @@ static void on_token(void *ctx, const struct mc_token *t)
             g->lost = true;
         } else {
             first = g->n == 0;
-            g->ring[(g->head + g->n++) & (g->cap - 1)] = *t;
+            g->ring[(g->head + g->n++) & (g->cap - 1)] = (struct queued){*t, prompt};
         }
         pthread_cond_signal(&g->more);
     }
     pthread_mutex_unlock(&g->lock);
     if (first)
         ring_bell(g);
+}
+
+static void on_token(void *ctx, const struct mc_token *t)
+{
+    enqueue(ctx, t, false);
+}
+
+static void on_prompt(void *ctx, const struct mc_token *t)
+{
+    enqueue(ctx, t, true);
 }
 
 static void on_end(void *ctx, const struct mc_end *e)
@@ -120,21 +134,22 @@ static void on_end(void *ctx, const struct mc_end *e)
 /* ---- the reader's side ----------------------------------------------------------------- */
 
 struct look {
-    bool got, more, ended, lost;
+    bool got, prompt, more, ended, lost;
 };
 
 /* The state of the queue; takes the next token off it when t is not NULL. What lies behind
  * a cut or a hole is dropped. */
 static struct look look(struct mc_gen *g, struct mc_token *t)
 {
-    struct look q;
+    struct look q = {0};
 
     pthread_mutex_lock(&g->lock);
     if (g->lost || g->text.cut)
         g->n = 0;
     q.got = t && g->n > 0;
     if (q.got) {
-        *t = g->ring[g->head];
+        *t = g->ring[g->head].token;
+        q.prompt = g->ring[g->head].prompt;
         g->head = (g->head + 1) & (g->cap - 1);
         g->n--;
     }
@@ -196,6 +211,10 @@ int mc_gen_take(struct mc_gen *g, struct mc_piece *out, const struct mc_end **en
     bool ok = true;
 
     q = look(g, g->pending ? NULL : &g->token);
+    if (q.prompt) {
+        *out = (struct mc_piece){.token = g->token, .prompt = true, .text = ""};
+        return 1;
+    }
     if (q.got) {
         g->pending = true;
         ok = add_token(g);
@@ -206,6 +225,7 @@ int mc_gen_take(struct mc_gen *g, struct mc_piece *out, const struct mc_end **en
         lose(g, q.ended);
     if (g->pending && (g->text.cut || q.more || q.ended || !mc_text_held(&g->text))) {
         out->token = g->token;
+        out->prompt = false;
         out->text = mc_text_take(&g->text, &out->n);
         g->pending = false;
         return 1;
@@ -317,7 +337,7 @@ int mc_gen_open(struct mc_engine *e, const struct mc_gen_opts *o, void (*on_read
     rc = mc_text_init(&g->text, o->stop, o->stop_len, o->n_stop, err);
     if (rc < 0)
         goto fail;
-    req.sink = (struct mc_sink){.token = on_token, .end = on_end, .ctx = g};
+    req.sink = (struct mc_sink){on_token, on_end, g, on_prompt};
     atomic_store(&g->refs, 2);
     rc = mc_engine_submit(e, &req, &g->handle, err);
     if (rc < 0) {

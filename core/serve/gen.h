@@ -27,6 +27,7 @@ struct mc_gen_opts {
  * close. Text and tokens do not depend on when they are taken. */
 struct mc_piece {
     struct mc_token token;
+    bool prompt; /* with prompt_logprobs: of the prompt, before any other; no text */
     const char *text;
     size_t n;
 };

@@ -32,6 +32,7 @@ struct mc_pump_opts {
     bool continuous_usage; /* usage in every chunk */
     bool token_ids;        /* return_token_ids */
     int32_t n_logprobs;    /* top logprobs a token; -1: no logprobs at all */
+    bool prompt_logprobs;  /* completions with echo: the prompts' too; their ids are needed */
     double ping_s;         /* silence in a stream before a comment line, 0: 15 */
     const char *model;     /* echoed */
     const char *id;        /* "cmpl-..." */
