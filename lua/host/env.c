@@ -203,6 +203,33 @@ void mc_env_push(lua_State *L, enum mc_env_mode mode)
     push_proxy(L, refuse_global, "");
 }
 
+static int plain_next(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 2);
+    if (lua_next(L, 1))
+        return 2;
+    lua_pushnil(L);
+    return 1;
+}
+
+static int plain_pairs(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_pushcfunction(L, plain_next);
+    lua_pushvalue(L, 1);
+    lua_pushnil(L);
+    return 3;
+}
+
+void mc_env_plain_next(lua_State *L)
+{
+    lua_pushcfunction(L, plain_next);
+    lua_setglobal(L, "next");
+    lua_pushcfunction(L, plain_pairs);
+    lua_setglobal(L, "pairs");
+}
+
 void mc_env_open(lua_State *L)
 {
     static const struct {

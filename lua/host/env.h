@@ -16,6 +16,10 @@ enum mc_env_mode {
 /* Opens the standard libraries that trusted modules use into the globals, and makes the
  * string metatable safe. Once a VM, before anything else runs. */
 void mc_env_open(lua_State *L);
+/* Replaces next and pairs, for a VM that compiles: Debian's LuaJIT can emit code for them
+ * that cuts a pointer to 32 bits (an exchange of 32-bit halves after its table walk). A C
+ * function is never compiled; a loop over pairs is then left by the trace at each turn. */
+void mc_env_plain_next(lua_State *L);
 
 /* Takes a table of the host's own values from the stack's top (mc, require, coroutine,
  * print, io: whatever the list of this mode names), pushes the environment. Reading an

@@ -135,6 +135,8 @@ static int open_state(lua_State *L)
         luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
     }
     mc_env_open(L);
+    if (mc_vm_of(L)->jit)
+        mc_env_plain_next(L);
     lua_pushlightuserdata(L, &modules_key);
     lua_newtable(L);
     lua_rawset(L, LUA_REGISTRYINDEX);
