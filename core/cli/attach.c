@@ -209,9 +209,8 @@ static int session(struct mc_client *c, bool terminal)
             n = 0;
             continue;
         }
-        if (mc_edit_pending(e)) /* the rest of a paste is on its way */
-            continue;
-        rc = eval(c, chunk, n, false, terminal);
+        /* without the last newline: an open string asks for more, as an open block does */
+        rc = eval(c, chunk, chunk[n - 1] == '\n' ? n - 1 : n, false, terminal);
         if (rc != 2) {
             mc_edit_remember(e, chunk, n);
             n = 0;

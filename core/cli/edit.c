@@ -19,7 +19,7 @@
 
 #include "core/base/utf8.h"
 
-enum { BULK = 256, HISTORY = 1000, CTRL_D = 4 };
+enum { BULK = 256, PAUSE_MS = 20, HISTORY = 1000, HISTORY_LINE = 4096, CTRL_D = 4 };
 
 struct mc_edit {
     EditLine *el;
@@ -83,7 +83,7 @@ static void echo(const struct mc_edit *e, size_t from)
         unsigned char c = (unsigned char)e->pasted[i];
 
         if (c == '\n')
-            fputs("\r\n", stdout);
+            putchar('\n');
         else if (c >= 32 || c == '\t')
             putchar(c);
     }
@@ -126,17 +126,16 @@ static void take_bracketed(struct mc_edit *e)
     echo(e, from);
 }
 
-/* What is there up to its last newline, or all of it. */
+/* All that arrives without a pause. */
 static void take_bulk(struct mc_edit *e)
 {
-    size_t from = e->n_pasted, end = e->n;
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    size_t from = e->n_pasted;
 
-    while (end > e->at && e->buf[end - 1] != '\n' && e->buf[end - 1] != '\r')
-        end--;
-    if (end == e->at)
-        end = e->n;
-    keep_pasted(e, e->buf + e->at, end - e->at);
-    e->at = end;
+    do {
+        keep_pasted(e, e->buf + e->at, e->n - e->at);
+        e->at = e->n;
+    } while (poll(&p, 1, PAUSE_MS) > 0 && fill(e));
     echo(e, from);
 }
 
@@ -189,13 +188,6 @@ static int get_char(EditLine *el, wchar_t *c)
     return 1;
 }
 
-bool mc_edit_pending(struct mc_edit *e)
-{
-    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
-
-    return e->at < e->n || poll(&p, 1, 0) > 0;
-}
-
 /* ---- completion ------------------------------------------------------------------------ */
 
 static size_t common_prefix(char **list)
@@ -239,9 +231,9 @@ static unsigned char on_tab(EditLine *el, int key)
             free(rest);
             what = CC_REFRESH;
         } else if (list[1]) {
-            printf("\r\n");
+            printf("\n");
             for (w = list; *w; w++)
-                printf("%s%s", *w, w[1] ? "  " : "\r\n");
+                printf("%s%s", *w, w[1] ? "  " : "\n");
             fflush(stdout);
             what = CC_REDISPLAY;
         }
@@ -273,7 +265,7 @@ enum mc_edit_end mc_edit_line(struct mc_edit *e, const char *prompt, const char 
         e->whole = false;
         typed = el_gets(e->el, &len);
         if (e->interrupted || e->eof || !typed || len <= 0) {
-            printf("\r\n");
+            printf("\n");
             fflush(stdout);
             return e->eof || !e->interrupted ? MC_EDIT_EOF : MC_EDIT_INTERRUPT;
         }
@@ -300,17 +292,22 @@ enum mc_edit_end mc_edit_line(struct mc_edit *e, const char *prompt, const char 
  * back. */
 void mc_edit_remember(struct mc_edit *e, const char *text, size_t n)
 {
-    char *one = strndup(text, n), *p;
+    char *one, *p;
+    bool join;
     HistEvent ev;
 
+    while (n && text[n - 1] == '\n')
+        n--;
+    if (n == 0 || n > HISTORY_LINE)
+        return;
+    one = strndup(text, n);
     if (!one)
         return;
-    while (n && one[n - 1] == '\n')
-        one[--n] = 0;
-    for (p = one; *p && !strstr(one, "--") && !strstr(one, "[["); p++)
+    join = !strstr(one, "--") && !strstr(one, "[[");
+    for (p = one; *p && join; p++)
         if (*p == '\n')
             *p = ' ';
-    if (n && !strchr(one, '\n'))
+    if (!strchr(one, '\n'))
         history(e->hist, &ev, H_ENTER, one);
     free(one);
 }

@@ -20,8 +20,6 @@ void mc_edit_close(struct mc_edit *e);
 /* A line with its newline, or several when they were pasted; borrowed until the next call. */
 enum mc_edit_end mc_edit_line(struct mc_edit *e, const char *prompt, const char **line,
                               size_t *n);
-/* Whether more has been typed or pasted already. */
-bool mc_edit_pending(struct mc_edit *e);
 void mc_edit_remember(struct mc_edit *e, const char *text, size_t n);
 
 #endif

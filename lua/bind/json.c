@@ -36,13 +36,16 @@ static void push_mark(lua_State *L, const char *mark)
     lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
-static int box_gc(lua_State *L)
+static void empty_box(struct box *b)
 {
-    struct box *b = lua_touserdata(L, 1);
-
     json_decref(b->v);
     free(b->text);
     memset(b, 0, sizeof *b);
+}
+
+static int box_gc(lua_State *L)
+{
+    empty_box(lua_touserdata(L, 1));
     return 0;
 }
 
@@ -138,8 +141,7 @@ void mc_json_push_new(lua_State *L, json_t *v)
 
     b->v = v;
     mc_json_push(L, v, false);
-    json_decref(b->v);
-    b->v = NULL;
+    empty_box(b);
     lua_remove(L, -2);
 }
 
@@ -149,8 +151,7 @@ void mc_json_push_buffer(lua_State *L, char *s, size_t n)
 
     b->text = s;
     lua_pushlstring(L, s, n);
-    b->text = NULL;
-    free(s);
+    empty_box(b);
     lua_remove(L, -2);
 }
 
@@ -165,8 +166,7 @@ int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
         return err->code;
     }
     mc_json_push(L, b->v, exact);
-    json_decref(b->v);
-    b->v = NULL;
+    empty_box(b);
     lua_remove(L, -2);
     return 0;
 }
@@ -265,16 +265,21 @@ static int add_field(lua_State *L, int idx, json_t *out, int depth, struct pull 
     return 0;
 }
 
+struct key {
+    const char *s;
+    size_t n;
+};
+
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    return strcmp(((const struct key *)a)->s, ((const struct key *)b)->s);
 }
 
 /* The keys that the order does not name, sorted, so that the text never depends on a hash. */
 static int add_rest(lua_State *L, int idx, bool ordered, json_t *out, int depth,
                     struct pull *p)
 {
-    const char **keys = NULL;
+    struct key *keys = NULL;
     size_t n = 0, cap = 0, i;
     int rc = 0;
 
@@ -297,12 +302,13 @@ static int add_rest(lua_State *L, int idx, bool ordered, json_t *out, int depth,
             if (!keys)
                 abort();
         }
-        keys[n++] = lua_tostring(L, -1);
+        keys[n].s = lua_tolstring(L, -1, &keys[n].n);
+        n++;
     }
     if (n)
         qsort(keys, n, sizeof *keys, by_name);
     for (i = 0; i < n && rc == 0; i++) {
-        lua_pushstring(L, keys[i]); /* interned already: does not allocate */
+        lua_pushlstring(L, keys[i].s, keys[i].n); /* interned already: does not allocate */
         rc = add_field(L, idx, out, depth, p);
         lua_pop(L, 1);
     }
@@ -453,6 +459,7 @@ static int l_encode(lua_State *L)
     if (!b->text)
         return luaL_error(L, "not enough memory");
     lua_pushstring(L, b->text);
+    empty_box(b); /* not left to the collector: a VM may be lost with its garbage */
     return 1;
 }
 

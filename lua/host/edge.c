@@ -30,6 +30,9 @@ static const struct mc_burst BURST = {200000, 2000000, 10000000, NULL};
 static const struct mc_burst BURST = {20000, 200000, 1000000, NULL};
 #endif
 
+/* A file's top level, init and tests. */
+static const struct mc_burst LOAD = {0, MC_GATE_LOAD_US, MC_GATE_LOAD_US + 1000000, NULL};
+
 static const char API_KEY; /* registry: what lua/mc/edge.lua returned */
 
 struct edge_vm {
@@ -71,8 +74,10 @@ struct mc_edge {
 
 struct build {
     struct edge_vm *vm;
-    const char *call; /* function of the API to push */
+    lua_State *co; /* with the API's load() on its stack */
 };
+
+static void push_api(lua_State *L, const char *name);
 
 static int set_up(lua_State *L)
 {
@@ -85,10 +90,21 @@ static int set_up(lua_State *L)
     lua_pushlightuserdata(L, (void *)&API_KEY);
     lua_insert(L, -2);
     lua_rawset(L, LUA_REGISTRYINDEX);
+    b->co = lua_newthread(L);
+    lua_pushlightuserdata(L, b);
+    lua_insert(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX); /* the build's key: until drop_loader */
+    push_api(b->co, "load");
     return 0;
 }
 
-/* Raises nothing: the API's functions are there once set_up has run. */
+static int drop_loader(lua_State *L)
+{
+    lua_pushnil(L);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+    return 0;
+}
+
 static void push_api(lua_State *L, const char *name)
 {
     lua_pushlightuserdata(L, (void *)&API_KEY);
@@ -141,10 +157,12 @@ static int open_vm(struct worker *w, struct mc_generation *g, struct edge_vm **o
     rc = mc_tvm_init(&v->tvm, vm, w->loop, w->edge->server, &BURST);
     if (rc == 0)
         rc = mc_vm_protect(vm, set_up, &b, err);
-    if (rc == 0) {
-        push_api(vm->L, "load");
-        rc = mc_gate_call(vm, 0, 0, MC_GATE_LOAD_US, err);
-    }
+    if (rc == 0)
+        rc = mc_burst_resume(vm, b.co, 0, &LOAD, err);
+    if (rc == 1)
+        rc = mc_fail(err, MC_EPOLICY, "a file waits at its top level, in init or in tests");
+    if (rc == 0)
+        rc = mc_vm_protect(vm, drop_loader, &b, err);
     v->tvm.idle = on_idle;
     v->tvm.lost = on_lost;
     if (rc < 0) {

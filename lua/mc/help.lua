@@ -16,15 +16,15 @@ end
 -- Functions and their comments out of one meta file.
 local function read(source)
   local doc = {}
-  for line in source:gmatch("[^\n]*") do
-    local comment = line:match("^%-%-%-%s?(.*)$")
+  for line in source:gmatch("([^\n]*)\n") do
+    local comment = line:match("^%-%-%- (.*)$")
     local name, args = line:match("^function ([%w_.:]+)(%b())")
     if comment then
       doc[#doc + 1] = comment
     elseif name then
       add(name, name .. args, doc)
       doc = {}
-    elseif line ~= "" then
+    elseif not line:find("^%-%-%-@") then
       doc = {}
     end
   end

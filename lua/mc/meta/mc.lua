@@ -1,0 +1,313 @@
+---@meta mc
+-- The API of edge and REPL VMs: what editors show, what help() prints, what this program's
+-- scripts may call. (w): it waits, so it works where a coroutine can yield. Every function
+-- returns a value, or nil and an mc.Error; misuse raises.
+
+---@class mc.Error
+---@field code string "invalid_value", "overloaded", ...
+---@field status integer HTTP status
+---@field message string
+---@field param string? the field at fault
+---@field retry_after number? seconds
+
+---@class mc.Request what a handler is given
+---@field method string
+---@field path string
+---@field params table<string, string> of a path like "GET /v1/x/{id}" or "{rest*}"
+---@field query table<string, string>
+---@field headers table<string, string> names in lower case
+---@field tenant string of the API key, or ""
+---@field id string x-request-id
+
+---@class mc.Submit
+---@field prompt string? text, or a list of token ids
+---@field messages table[]? a conversation, rendered by the model's chat template
+---@field ids userdata? a prompt as mc.chat.render made it
+---@field limit integer? tokens to generate at most; 0: only the prompt is run; -1: as room allows
+---@field temperature number?
+---@field top_p number?
+---@field top_k integer?
+---@field min_p number?
+---@field repetition_penalty number?
+---@field presence_penalty number?
+---@field frequency_penalty number?
+---@field min_tokens integer?
+---@field seed integer?
+---@field index integer? of several with one seed: each draws its own
+---@field stop string|string[]|nil
+---@field stop_token_ids integer[]?
+---@field ignore_eos boolean?
+---@field logit_bias table<string, number>?
+---@field logprobs integer? top logprobs a token
+---@field lane integer?
+---@field priority integer?
+---@field deadline number? seconds from now
+---@field salt string? prefixes are shared among equal salts only
+---@field keep_special boolean? control tokens show in the text
+
+---@class mc.Seq
+---@field id string
+---@field state string "running", "ended"
+---@field ids integer[] prompt, then the tokens taken
+
+--- Starts a sequence (w). The prompt is prompt, messages or ids; see mc.Submit for the rest.
+---@param opts mc.Submit
+---@return mc.Seq? seq
+---@return mc.Error? err
+function mc.submit(opts) end
+
+--- The next token {id, text, logprob} (w); nil at the end; nil, err when it failed.
+function seq:next() end
+
+--- for t in seq:tokens() do ... end (w)
+function seq:tokens() end
+
+--- Runs to the end (w): {text, finish, n, mean_logprob, usage}, or nil, err.
+function seq:wait() end
+
+--- A sequence that goes on from this one's prompt and tokens; they share KV pages.
+---@param opts mc.Submit
+---@return mc.Seq? seq
+---@return mc.Error? err
+function seq:fork(opts) end
+
+--- {prompt, gen, cached, first_ms, per_token_ms}
+function seq:usage() end
+
+--- Ends it; whoever waits for it gets the error "cancelled".
+function seq:cancel(why) end
+
+--- It goes on when the request or session that made it has ended.
+function seq:detach() end
+
+--- Live sequences: {id, request, state, lane, tenant, n_prompt, n_gen, age}. filter: {state,
+--- tenant, older}.
+---@param filter table?
+---@return table[]? rows
+---@return mc.Error? err
+function mc.seqs(filter) end
+
+--- The row of mc.seqs with this id.
+---@param id string
+function mc.seq(id) end
+
+--- Ends a sequence by its id, or all of a request by the request's.
+---@param id string
+---@param why string?
+function mc.cancel(id, why) end
+
+--- State, model, load: what `mascon status` shows.
+function mc.engine.status() end
+
+--- Counters since the start.
+function mc.engine.stats() end
+
+--- What is served: {id, created, max_context, family}.
+function mc.engine.models() end
+
+--- Finishes open requests, then ends the server. REPL only.
+---@param seconds number?
+function mc.engine.drain(seconds) end
+
+--- Changes live settings: {drain = 5}. REPL only.
+---@param settings table
+function mc.engine.set(settings) end
+
+--- KV pages: {total, free, held, cached, pending, page_tokens}.
+function mc.kv.stats() end
+
+--- What runs: directory, generations, files. REPL only.
+function mc.policy.list() end
+
+--- Tries files without running them. REPL only.
+---@param name string?
+function mc.policy.check(name) end
+
+--- Reads the policy directory again: live at the next step. REPL only.
+function mc.policy.reload() end
+
+--- Goes back to the generation before. REPL only.
+function mc.policy.rollback() end
+
+--- Token ids of text (w). opts: {bos = true, special = true}.
+---@param text string
+---@param opts table?
+---@return integer[]? ids
+---@return mc.Error? err
+function mc.vocab.encode(text, opts) end
+
+--- Text of token ids; special: control tokens too.
+---@param ids integer[]
+---@param special boolean?
+---@return string? text
+---@return mc.Error? err
+function mc.vocab.decode(ids, special) end
+
+--- The list of a prompt that mc.chat.render made.
+---@param ids userdata
+---@return integer[]
+function mc.vocab.table(ids) end
+
+--- Messages as a prompt for mc.submit{ids =} (w). opts: {add_generation_prompt, kwargs, tools}.
+---@param messages table[]
+---@param opts table?
+---@return userdata? ids
+---@return mc.Error? err
+function mc.chat.render(messages, opts) end
+
+--- Messages as the template's text: a list of {text, from_user}.
+---@param messages table[]
+---@param opts table?
+function mc.chat.pieces(messages, opts) end
+
+--- A value out of JSON: objects keep their order, null is mc.json.null.
+---@param text string
+---@return any value
+---@return mc.Error? err
+function mc.json.decode(text) end
+
+---@param value any
+---@return string? text
+---@return mc.Error? err
+function mc.json.encode(value) end
+
+--- Marks a table as a list, so that an empty one is [].
+---@param t table?
+function mc.json.array(t) end
+
+--- An empty object that keeps the order in which its fields are set.
+function mc.json.map() end
+
+--- The keys of an object, in order.
+---@param t table
+function mc.json.keys(t) end
+
+---@param text string
+function mc.msgpack.decode(text) end
+
+---@param value any
+function mc.msgpack.encode(value) end
+
+--- A value that all requests share, or nil.
+---@param key string
+function mc.shared.get(key) end
+
+--- Text up to 64 KiB or a number; nil removes. ttl: seconds.
+---@param key string
+---@param value string|number|nil
+---@param ttl number?
+function mc.shared.set(key, value, ttl) end
+
+--- Adds to a number; the sum. ttl counts from its first use.
+---@param key string
+---@param by number?
+---@param ttl number?
+function mc.shared.incr(key, by, ttl) end
+
+--- Takes n out of a bucket that holds burst and fills at rate a second: true, or nil, err with
+--- retry_after.
+---@param key string
+---@param n number
+---@param rate number
+---@param burst number
+function mc.shared.take(key, n, rate, burst) end
+
+--- Waits (w).
+---@param seconds number
+function mc.sleep(seconds) end
+
+--- Runs fn(...) beside this; task:join() gives what it returns.
+---@param fn function
+function mc.spawn(fn, ...) end
+
+--- What the task's function returned (w), or nil and its error.
+function task:join() end
+
+function task:cancel() end
+
+--- Monotonic seconds.
+function mc.now() end
+
+--- Unix seconds.
+function mc.time() end
+
+--- A counter for /metrics: c:inc(1, "label's value").
+---@param name string
+---@param help string
+---@param labels string[]?
+function mc.metrics.counter(name, help, labels) end
+
+--- g:set(v, ...), g:inc(v, ...)
+---@param name string
+---@param help string
+---@param labels string[]?
+function mc.metrics.gauge(name, help, labels) end
+
+--- h:observe(v, ...)
+---@param name string
+---@param help string
+---@param labels string[]?
+---@param bounds number[]?
+function mc.metrics.histogram(name, help, labels, bounds) end
+
+---@param message string
+---@param fields table?
+function mc.log.debug(message, fields) end
+
+---@param message string
+---@param fields table?
+function mc.log.info(message, fields) end
+
+---@param message string
+---@param fields table?
+function mc.log.warn(message, fields) end
+
+---@param message string
+---@param fields table?
+function mc.log.error(message, fields) end
+
+--- Sets a unit's level: "debug", "info", "warn", "error", "off".
+---@param unit string
+---@param level string
+function mc.log.level(unit, level) end
+
+--- The body as JSON, checked: { prompt = "string", n = "integer? 1..16" }. When it is wrong the
+--- client has its 400 and the handler ends here.
+---@param schema table?
+function req:json(schema) end
+
+--- The body as bytes.
+function req:body() end
+
+--- Answers with a value as JSON.
+---@param value any
+---@param status integer?
+function res:json(value, status) end
+
+--- Answers with text.
+---@param text string
+---@param kind string?
+---@param status integer?
+function res:text(text, kind, status) end
+
+--- Answers with an error: {code =, message =, param =, retry_after =}.
+---@param err table
+function res:fail(err) end
+
+--- A header, before the answer.
+---@param key string
+---@param value string
+function res:header(key, value) end
+
+--- A server-sent event (w).
+---@param value any
+function res:event(value) end
+
+--- Part of an answer that grows (w).
+---@param text string
+function res:write(text) end
+
+--- Lets C stream sequences in a dialect: "chat", "completion", or {dialect =, stream =, ...} (w).
+---@param seqs mc.Seq|mc.Seq[]
+---@param dialect string|table
+function res:stream(seqs, dialect) end

@@ -1,0 +1,282 @@
+"""mascon attach: -e, files and pipes; a session at a terminal (a pty): lines that go on, Ctrl-C,
+Ctrl-D, pastes, completion, what is shown of hostile text."""
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import tempfile
+import time
+
+from mascon import MASCON, Server, main
+
+server = None
+
+
+def attach(*args, stdin=None, timeout=30):
+    """(exit status, stdout, stderr)"""
+    p = subprocess.run([MASCON, "attach", "--socket", server.socket, *args], input=stdin,
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+class Session:
+    """mascon attach on a terminal of its own."""
+
+    def __enter__(self):
+        self.home = tempfile.mkdtemp(prefix="mascon-home-")
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm", HOME=self.home, XDG_STATE_HOME=self.home)
+            os.execv(MASCON, [MASCON, "attach", "--socket", server.socket])
+        self.seen = ""
+        self.expect("> ")
+        return self
+
+    def __exit__(self, *_):
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        os.close(self.fd)
+
+    def send(self, text):
+        data = text.encode()
+        while data:
+            n = os.write(self.fd, data[:1024])
+            data = data[n:]
+            self._read(0)
+
+    def _read(self, timeout):
+        if not select.select([self.fd], [], [], timeout)[0]:
+            return False
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:
+            data = b""
+        self.seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", data.decode(errors="replace"))
+        return bool(data)
+
+    def expect(self, what, timeout=10):
+        """Waits for text; returns what came before it and forgets both."""
+        until = time.monotonic() + timeout
+        while what not in self.seen:
+            if time.monotonic() > until:
+                raise AssertionError(f"no {what!r} in {self.seen[-2000:]!r}")
+            self._read(0.1)
+        before, self.seen = self.seen.split(what, 1)
+        return before
+
+    def ask(self, line, answer, timeout=10):
+        self.send(line + "\r")
+        if answer:
+            self.expect(answer, timeout)
+        self.expect("> ", timeout)
+
+    def exit_status(self, timeout=5):
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            self._read(0.05)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError("the session goes on")
+
+
+# ---- one chunk ----------------------------------------------------------------------------
+
+def an_expression_prints_its_value_and_strings_raw():
+    assert attach("-e", "1 + 1") == (0, "2\n", "")
+    assert attach("-e", '"a\\tb\\27[1m"') == (0, "a\tb\x1b[1m\n", "")
+    assert attach("-e", "nil") == (0, "nil\n", "")
+    assert attach("-e", "local x = 1") == (0, "", "")
+    assert attach("-e", "1, nil, 'x'") == (0, "1   nil   x\n", "")
+    assert attach("-e", "{ b = { 1, 2, { c = 'x' } }, 5 }") == (
+        0, '{ 5, b = { 1, 2, { c = "x" } } }\n', "")
+
+
+def an_error_is_status_1_on_stderr():
+    status, out, err = attach("-e", "local t = nil; return t.x")
+    assert status == 1 and out == "" and "stdin:1: attempt to index" in err, err
+    assert "lua/mc" not in err
+    for chunk in ("for", "error(nil)", "error({})", "\x1bLJ", "x = = 1",
+                  "error(setmetatable({}, { __tostring = function() error('x') end }))"):
+        status, out, err = attach("-e", chunk)
+        assert status == 1 and out == "" and err.startswith("mascon: "), (chunk, out, err)
+    status, _, err = attach("-e", "return mc.submit { prompt = 'x', temperature = -1 }")
+    assert status == 0
+
+
+def pipes_and_files_are_one_chunk():
+    assert attach(stdin=b"") == (0, "", "")
+    assert attach(stdin=b"print(1)") == (0, "1\n", "")
+    assert attach(stdin=b"local x = 1\nfor i = 1, 2 do\n  print(x + i)\nend\n") == (0, "2\n3\n", "")
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as f:
+        f.write("print('from a file')\n")
+        f.flush()
+        assert attach(f.name) == (0, "from a file\n", "")
+    assert attach("/nonexistent")[0] == 1
+
+
+def a_closed_stdout_does_not_hurt_the_server():
+    p = subprocess.Popen([MASCON, "attach", "--socket", server.socket, "-e",
+                          "for i = 1, 10000 do print(i) end"], stdout=subprocess.PIPE)
+    p.stdout.readline()
+    p.stdout.close()
+    p.wait(10)
+    assert attach("-e", "1")[0] == 0
+
+
+def the_api_answers():
+    status, out, err = attach("-e", """
+        local s = assert(mc.submit { prompt = "2+2=", limit = 8, temperature = 0 })
+        local n = 0
+        for t in s:tokens() do n = n + 1 assert(t.id and t.text) end
+        local r = s:wait()
+        assert(r.n == n and n == 8 and r.finish == "length" and #r.text > 0)
+        assert(s:usage().prompt == 5 and s:usage().gen == 8)
+        assert(s.state == "ended" and #s.ids == 13)
+        local ids = assert(mc.vocab.encode("Hello"))
+        assert(mc.vocab.decode(ids) == "Hello")
+        assert(#mc.seqs() == 0 and mc.engine.status().state == "ok")
+        assert(mc.engine.models()[1].id == "tiny-llama")
+        assert(mc.kv.stats().held == 0 and mc.kv.stats().page_tokens == 64)
+        assert(mc.chat.render { { role = "user", content = "Hi" } })
+        assert(mc.config.port == 0)
+        local s2 = mc.submit { prompt = "x", limit = 100000, ignore_eos = true }
+        s2:cancel("enough")
+        local r2, e2 = s2:wait()
+        assert(r2 == nil and e2.code == "cancelled", tostring(e2))
+        print(select(2, mc.submit {}).message)
+        print(pcall(mc.submit, { prompt = "x", colour = 1 }))
+    """)
+    assert status == 0, err
+    assert "prompt" in out and "no field 'colour'" in out, out
+    server.idle()
+
+
+def forgotten_handles_are_bounded_and_freed():
+    for _ in range(3):
+        status, out, err = attach("-e", """
+            for i = 1, 3000 do mc.submit { prompt = { 1 }, limit = 0 } end
+            return collectgarbage "count" < 65536""")
+        assert (status, out) == (0, "true\n") or "sequences in this VM" in err, (out, err)
+    server.idle()
+
+
+# ---- a terminal ---------------------------------------------------------------------------
+
+def lines_go_on_until_the_chunk_is_whole():
+    with Session() as s:
+        s.ask("1 + 1", "2")
+        s.send("function f()\r")
+        s.expect(">> ")
+        s.send("  return 42\r")
+        s.expect(">> ")
+        s.ask("end", "")
+        s.ask("f()", "42")
+        s.send("x = {\r")
+        s.expect(">> ")
+        s.ask("1 }", "")
+        s.ask("type(x), #x", "table   1")
+        s.ask("_", "table")
+        s.ask("nonsense here", "stdin:1:")
+        s.send("\x04")
+        assert s.exit_status() == 0
+
+
+def control_c_drops_a_line_and_stops_a_chunk():
+    with Session() as s:
+        s.send("\"\r")
+        s.expect(">> ")
+        s.send("\x03")
+        s.expect("> ")
+        for chunk in ("while true do end", "for i = 1, 1e12 do end",
+                      "while true do pcall(error) end", "mc.sleep(1000)",
+                      "mc.submit { prompt = 'x', limit = 1e6, ignore_eos = true }:wait()"):
+            s.send(chunk + "\r")
+            time.sleep(0.4)
+            began = time.monotonic()
+            s.send("\x03")
+            s.expect("interrupted")
+            s.expect("> ")
+            assert time.monotonic() - began < 1.5, chunk
+        server.idle()
+        s.send("\x03")
+        s.expect("> ")
+        s.send("\x03")
+        s.expect("> ")
+        s.ask("'still ' .. 'here'", "still here")
+        assert server.process.poll() is None
+
+
+def control_d_leaves():
+    for keys in ("\x04", "if true then\r\x04", "half a line\x04\x04"):
+        with Session() as s:
+            s.send(keys)
+            assert s.exit_status() == 0, keys
+
+
+def pastes_are_one_thing():
+    with Session() as s:
+        s.send("function f()\n  return 42\nend\nprint(f())\n")
+        s.expect("42\r\n")
+        s.send("\x1b[200~local t = {\n1,\n2 }\nprint(#t)\n\x1b[201~")
+        s.expect("2\r\n")
+        began = time.monotonic()
+        s.send("x = [[" + "y" * 200_000 + "]]\n")
+        s.expect("y]]")
+        s.expect("> ")
+        s.ask("#x", "200000", 20)
+        s.send("".join(f"z{i} = {i}\n" for i in range(5000)))
+        s.expect("z4999 = 4999")
+        s.expect("> ")
+        s.ask("z4999 + 1", "5000", 20)
+        s.send("x = '" + "y" * 800_000 + "'\r")
+        s.expect("y'")
+        s.expect("> ", 20)
+        s.ask("#x", "800000", 20)
+        assert time.monotonic() - began < 15
+
+
+def names_complete():
+    with Session() as s:
+        s.send("mc.eng\t.stat\t\t")
+        s.expect("stats  status")
+        s.send("us().mod\tel\r")
+        s.expect("tiny-llama")
+        s.expect("> ")
+        s.ask("value = { inner_name = 5 }", "")
+        s.send("value.inn\t\r")
+        s.expect("5")
+
+
+def hostile_text_is_shown_and_not_obeyed():
+    with Session() as s:
+        s.send("io.write('\\27]0;title\\7\\27[2J\\rX\\194\\155')\r")
+        s.expect("\\x1b]0;title\\x07\\x1b[2J\\x0dX\\u009b")
+        s.ask("{ '\\27[1m' }", '"\\27[1m"')
+
+
+def help_knows_the_api():
+    with Session() as s:
+        s.ask("help()", "mc.submit")
+        s.ask("help 'mc.submit'", "prompt")
+
+
+def a_session_ends_with_its_server():
+    with Server() as other:
+        p = subprocess.Popen([MASCON, "attach", "--socket", other.socket, "-e", "mc.sleep(60)"],
+                             stderr=subprocess.PIPE)
+        time.sleep(0.5)
+        other.process.send_signal(signal.SIGTERM)
+        assert p.wait(20) == 1
+
+
+if __name__ == "__main__":
+    with Server() as server:
+        main([v for k, v in list(globals().items())
+              if callable(v) and getattr(v, "__module__", "") == "__main__"
+              and k not in ("attach", "Session")])
