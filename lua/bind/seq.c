@@ -194,7 +194,9 @@ static int l_take(lua_State *L)
         return 0;
     if (!mc_task_wait(mc_tvm_of(L), &q->own.waiter))
         return luaL_error(L, "another task waits for this sequence");
-    rc = mc_gen_take(q->gen, &p, &end);
+    do
+        rc = mc_gen_take(q->gen, &p, &end);
+    while (rc == 1 && p.prompt); /* those are for res:stream */
     if (rc == 0) {
         lua_pushboolean(L, 0);
         return 1;

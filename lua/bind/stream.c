@@ -72,6 +72,7 @@ static void read_opts(lua_State *L, int idx, struct mc_pump_opts *o)
     o->include_usage = flag(L, idx, "include_usage");
     o->continuous_usage = flag(L, idx, "continuous_usage");
     o->token_ids = flag(L, idx, "token_ids");
+    o->prompt_logprobs = flag(L, idx, "prompt_logprobs");
     o->model = text(L, idx, "model");
     o->id = text(L, idx, "id");
     lua_getfield(L, idx, "logprobs");

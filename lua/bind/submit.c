@@ -40,6 +40,7 @@ static const struct field {
     {"lane", UNSIGNED, REQ(lane)},
     {"tenant", UNSIGNED, REQ(tenant)},
     {"ignore_eos", FLAG, REQ(ignore_eos)},
+    {"prompt_logprobs", FLAG, REQ(prompt_logprobs)},
     {"keep_special", FLAG, offsetof(struct mc_submit, o.keep_special)},
     {"deadline", OTHER, 0},
     {"index", UNSIGNED, offsetof(struct mc_submit, index)},

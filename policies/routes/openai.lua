@@ -100,7 +100,6 @@ end
 local function unsupported(b)
   if b.suffix and b.suffix ~= "" then return "suffix" end
   if b.best_of and b.best_of ~= (b.n or 1) then return "best_of" end
-  if b.echo and b.logprobs then return "logprobs" end
 end
 
 R["POST /v1/completions"] = function(req, res)
@@ -122,11 +121,13 @@ R["POST /v1/completions"] = function(req, res)
   if err then return res:fail(err) end
   o.limit = o.limit or 16
   o.logprobs = b.logprobs
+  o.prompt_logprobs = b.echo and b.logprobs ~= nil
   local seqs
   seqs, err = submit_all(prompts, "prompt", n, o)
   if not seqs then return res:fail(err) end
   local so = stream_opts(b, "completion")
   so.prompts, so.logprobs = #prompts, b.logprobs
+  so.prompt_logprobs = o.prompt_logprobs
   if b.echo then
     so.echo = {}
     for i, p in ipairs(prompts) do

@@ -39,6 +39,7 @@
 ---@field ignore_eos boolean?
 ---@field logit_bias table<string, number>?
 ---@field logprobs integer? top logprobs a token
+---@field prompt_logprobs boolean? the prompt's too, shown by res:stream; no prefix is reused
 ---@field lane integer?
 ---@field priority integer?
 ---@field deadline number? seconds from now
