@@ -17,6 +17,7 @@
 #include "core/cli/cli.h"
 #include "core/cli/client.h"
 #include "core/cli/edit.h"
+#include "core/cli/term.h"
 
 enum { CHUNK_MAX = 900 << 10 }; /* fits a message of the socket */
 
@@ -30,30 +31,9 @@ static void on_sigint(int sig)
 
 /* ---- what comes back ------------------------------------------------------------------- */
 
-/* To a terminal control bytes are shown, never obeyed: the text may be a model's. */
-static void put(const char *s, size_t n, bool terminal)
-{
-    size_t i;
-
-    if (!terminal) {
-        fwrite(s, 1, n, stdout);
-        return;
-    }
-    for (i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)s[i];
-
-        if ((c < 32 && c != '\n' && c != '\t') || c == 127)
-            printf("\\x%02x", c);
-        else if (c == 0xC2 && i + 1 < n && (unsigned char)s[i + 1] < 0xA0)
-            printf("\\u%04x", (unsigned char)s[++i]); /* C1 controls */
-        else
-            putchar(c);
-    }
-}
-
 static void on_out(void *ctx, const char *s, size_t n)
 {
-    put(s, n, *(bool *)ctx);
+    mc_term_put(s, n, *(bool *)ctx);
     fflush(stdout);
 }
 
@@ -72,7 +52,7 @@ static int show(const json_t *result, bool raw, bool terminal)
         return 1;
     }
     if (s && json_integer_value(json_object_get(result, "values")) > 0) {
-        put(s, n, terminal);
+        mc_term_put(s, n, terminal);
         if (!n || s[n - 1] != '\n')
             putchar('\n');
     }

@@ -66,6 +66,8 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_chat(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_render(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_serve(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_version(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_config(int argc, char **argv, const struct mc_lua_half *lua);

@@ -10,6 +10,7 @@
 #include "core/engine/policy.h"
 #include "core/serve/server.h"
 
+struct mc_render;
 struct mc_lua; /* the Lua half of one server: generations, step VM, edge VMs, sessions */
 
 struct mc_lua_opts {
@@ -22,6 +23,13 @@ struct mc_lua_half {
     /* Runs a settings file (no API, no I/O, 1 s at most) that returns a table; any thread.
      * A new reference. */
     int (*table)(const char *path, json_t **out, struct mc_err *err);
+    /* A chat template in a VM of its own, for commands that serve nothing; see
+     * lua/host/render.h. One thread at a time. */
+    int (*render_open)(const char *text, size_t n, const char *bos, const char *eos,
+                       double now, struct mc_render **out, struct mc_err *err);
+    int (*render_run)(struct mc_render *r, const json_t *input, bool asis, json_t **pieces,
+                      struct mc_err *err);
+    void (*render_close)(struct mc_render *r);
     /* Loads the policies and builds the VMs; sets s->policies. The engine of s is open and
      * not started; s outlives the result. */
     int (*open)(struct mc_server *s, const struct mc_lua_opts *o, struct mc_lua **out,

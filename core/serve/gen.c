@@ -350,3 +350,16 @@ fail:
     unref(g);
     return rc;
 }
+
+void mc_params_default(const struct mc_config *c, struct mc_params *p)
+{
+    *p = (struct mc_params){.temperature = 1, .top_p = 1, .repetition_penalty = 1,
+                            .ban = {-1, -1}};
+    if (!c->has_sampling)
+        return;
+    p->temperature = (double)c->temperature;
+    p->top_p = (double)c->top_p;
+    p->min_p = (double)c->min_p;
+    p->repetition_penalty = (double)c->repetition_penalty;
+    p->top_k = c->top_k;
+}

@@ -32,6 +32,10 @@ struct mc_piece {
     size_t n;
 };
 
+/* What is wanted when a client asks for nothing: the model's own sampling
+ * (generation_config.json), else OpenAI's defaults. */
+void mc_params_default(const struct mc_config *c, struct mc_params *p);
+
 /* Submits. on_ready (may be NULL) is called from the engine thread, before this returns at
  * the earliest, whenever the queue goes from empty to not empty, and at the end: it must
  * only ring a bell. mc_gen_close waits for one that runs, so nobody closes a gen while

@@ -53,19 +53,6 @@ static const struct field {
 };
 enum { N_FIELD = sizeof fields / sizeof *fields };
 
-void mc_submit_defaults(const struct mc_config *c, struct mc_params *p)
-{
-    *p = (struct mc_params){.temperature = 1, .top_p = 1, .repetition_penalty = 1,
-                            .ban = {-1, -1}};
-    if (!c->has_sampling)
-        return;
-    p->temperature = (double)c->temperature;
-    p->top_p = (double)c->top_p;
-    p->min_p = (double)c->min_p;
-    p->repetition_penalty = (double)c->repetition_penalty;
-    p->top_k = c->top_k;
-}
-
 /* The number at the stack's top; false when it is none. */
 static bool number_at_top(lua_State *L, double *out)
 {
@@ -300,7 +287,7 @@ int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_s
     int rc = 0, i;
 
     memset(out, 0, sizeof *out);
-    mc_submit_defaults(c, &out->o.req.want);
+    mc_params_default(c, &out->o.req.want);
     out->o.req.limit = -1;
     out->o.req.n_top = -1;
     refuse_unknown(L, idx);

@@ -20,9 +20,6 @@ struct mc_submit {
     struct mc_bias bias[MC_MAX_BIAS];
 };
 
-/* The model's own sampling (generation_config.json), else OpenAI's defaults. */
-void mc_submit_defaults(const struct mc_config *c, struct mc_params *p);
-
 /* Reads the table at idx over the defaults. Types and list lengths are checked here, ranges
  * by the engine; err->param names the field. An unknown field raises. */
 int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_submit *out,

@@ -9,6 +9,7 @@
 #include "core/base/log.h"
 #include "lua/host/edge.h"
 #include "lua/host/policies.h"
+#include "lua/host/render.h"
 #include "lua/host/repl.h"
 #include "lua/host/settings.h"
 
@@ -178,6 +179,9 @@ static struct mc_policy half_policy(struct mc_lua *l)
 
 const struct mc_lua_half mc_lua_half = {
     .table = mc_lua_table,
+    .render_open = mc_render_open,
+    .render_run = mc_render_run,
+    .render_close = mc_render_close,
     .open = half_open,
     .policy = half_policy,
     .edge = &edge_ops,

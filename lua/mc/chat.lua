@@ -1,9 +1,11 @@
 --- chat.lua: messages to token ids by the model's chat template.
 --
--- Trusted. The template is compiled once a VM, at its first use. Only the template's own
+-- Trusted. Messages are brought to one spelling first (messages.lua); the template is
+-- compiled once a VM, at its first use. Only the template's own
 -- text can become control tokens: what a request brought stays text (template.lua marks it).
 
 local host = require "mc.host"
+local messages_ = require "mc.messages"
 local seq = require "mc.seq"
 
 local M = {}
@@ -25,6 +27,10 @@ local function compile()
   return t
 end
 
+local function decode(text)
+  return (host.json.decode(text, true))
+end
+
 --- The pieces {text, from_user} that messages become. opts: add_generation_prompt (true),
 -- kwargs (more variables of the template), tools.
 function M.pieces(messages, opts)
@@ -32,11 +38,15 @@ function M.pieces(messages, opts)
   local t, err = compiled, nil
   if not t then t, err = compile() end
   if not t then return nil, err end
+  local list, wrong = messages_.prepare(messages, { decode = decode })
+  if not list then
+    return nil, host.error("invalid_value", wrong.message, wrong.param)
+  end
   local vars = {}
   for k, v in pairs(opts.kwargs or {}) do
     if type(k) == "string" then vars[k] = v end
   end
-  vars.messages, vars.tools = messages, opts.tools
+  vars.messages, vars.tools = list, opts.tools
   vars.add_generation_prompt = opts.add_generation_prompt ~= false
   local pieces, why = t:render(vars, trusted)
   if pieces then return pieces end

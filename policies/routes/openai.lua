@@ -142,54 +142,16 @@ end
 local ROLES = { system = "system", developer = "system", user = "user",
   assistant = "assistant", tool = "tool" }
 
-local function content_of(c, at)
-  if c == nil or c == null then return "" end
-  if type(c) == "string" then return c end
-  local texts = {}
-  for i, part in ipairs(type(c) == "table" and c or {}) do
-    if type(part) ~= "table" or part.type ~= "text" or type(part.text) ~= "string" then
-      return nil, bad(at .. "." .. i - 1, "only text parts are supported")
+-- mc.chat.render reads every spelling of a message; which roles there are is this API's.
+local function check_roles(messages)
+  for i, m in ipairs(messages) do
+    local role = type(m) == "table" and ROLES[m.role]
+    if not role then
+      return bad(("messages[%d].role"):format(i - 1),
+        "a message's role is system, developer, user, assistant or tool")
     end
-    texts[i] = part.text
+    m.role = role
   end
-  if type(c) ~= "table" or c.type then
-    return nil, bad(at, at .. " must be a string or a list of parts")
-  end
-  return table.concat(texts, "\n")
-end
-
--- Arguments come as JSON text or, from some clients, as the object itself.
-local function calls_of(calls, at)
-  if type(calls) ~= "table" then return nil end
-  for i, call in ipairs(calls) do
-    local f = type(call) == "table" and call["function"]
-    if type(f) ~= "table" then
-      return nil, bad(at, ("%s.tool_calls.%d has no function"):format(at, i - 1))
-    end
-    if type(f.arguments) == "string" then
-      local args = mc.json.decode(f.arguments ~= "" and f.arguments or "{}", true)
-      if type(args) ~= "table" then
-        return nil, bad(at, ("%s.tool_calls.%d: its arguments are no JSON object")
-          :format(at, i - 1))
-      end
-      f.arguments = args
-    end
-  end
-  return #calls > 0 and calls or nil
-end
-
-local function message_of(m, at)
-  if type(m) ~= "table" or not ROLES[m.role] then
-    return nil, bad(at .. ".role", at .. ".role must be system, developer, user, assistant"
-      .. " or tool")
-  end
-  local err
-  m.role = ROLES[m.role]
-  m.content, err = content_of(m.content, at .. ".content")
-  if err then return nil, err end
-  m.tool_calls, err = calls_of(m.tool_calls, at)
-  if err then return nil, err end
-  return m
 end
 
 local function unsupported_chat(b)
@@ -209,10 +171,8 @@ R["POST /v1/chat/completions"] = function(req, res)
   if name then
     return res:fail(bad(name, name .. " is not supported here", "unsupported_parameter"))
   end
-  for i, m in ipairs(b.messages) do
-    b.messages[i], err = message_of(m, "messages." .. i - 1)
-    if err then return res:fail(err) end
-  end
+  err = check_roles(b.messages)
+  if err then return res:fail(err) end
   if b.top_logprobs and not b.logprobs then
     return res:fail(bad("top_logprobs", "top_logprobs needs logprobs"))
   end
@@ -258,10 +218,8 @@ R["POST /v1/tokenize"] = function(req, res)
     add_special_tokens = "boolean?", add_generation_prompt = "boolean?" }
   local tokens, err
   if b.messages then
-    for i, m in ipairs(b.messages) do
-      b.messages[i], err = message_of(m, "messages." .. i - 1)
-      if err then return res:fail(err) end
-    end
+    err = check_roles(b.messages)
+    if err then return res:fail(err) end
     tokens, err = mc.chat.render(b.messages,
       { add_generation_prompt = b.add_generation_prompt ~= false })
     tokens = tokens and mc.vocab.table(tokens)
