@@ -351,6 +351,19 @@ static int run(struct serve *s, struct mc_err *err)
     return rc;
 }
 
+/* The errors that ended what was open are on their way: a moment, so that clients read
+ * "draining" and not a broken connection. */
+static void let_answers_out(struct mc_http *h)
+{
+    double until = mc_now() + 0.5;
+
+    if (!h)
+        return;
+    while (mc_http_open_requests(h) > 0 && mc_now() < until)
+        usleep(5000);
+    usleep(50000);
+}
+
 /* Who asks first, then who answers: sessions, handlers, streams, connections, the engine. */
 static void close_all(struct serve *s)
 {
@@ -360,6 +373,7 @@ static void close_all(struct serve *s)
     if (s->lua)
         s->half->stop(s->lua);
     mc_pump_close(m->pump);
+    let_answers_out(m->http);
     mc_http_close(m->http);
     if (m->engine)
         mc_engine_stop(m->engine);

@@ -466,7 +466,7 @@ void mc_rpc_close(struct mc_rpc *r)
     pthread_mutex_lock(&r->lock);
     for (i = 0; i < MC_RPC_CONNS; i++)
         if (r->conns[i].used)
-            shutdown(r->conns[i].fd, SHUT_RDWR);
+            shutdown(r->conns[i].fd, SHUT_RD); /* an answer under way still goes out */
     pthread_mutex_unlock(&r->lock);
     for (i = 0; i < MC_RPC_CONNS; i++)
         if (r->conns[i].joinable)
