@@ -119,19 +119,17 @@ int mc_err_set_param(struct mc_err *err, int code, const char *param, const char
 
 int mc_err_while(struct mc_err *err, const char *fmt, ...)
 {
-    char head[sizeof err->text], old[sizeof err->text];
+    char head[sizeof err->text], all[sizeof head + sizeof err->text + 16];
     va_list ap;
-    int n;
 
     if (!err)
         return MC_EINTERNAL;
     va_start(ap, fmt);
     vsnprintf(head, sizeof head, fmt, ap);
     va_end(ap);
-    memcpy(old, err->text, sizeof old);
-    n = snprintf(err->text, sizeof err->text, "while %s: ", head);
-    if (n >= 0 && (size_t)n < sizeof err->text)
-        strncat(err->text, old, sizeof err->text - (size_t)n - 1);
+    snprintf(all, sizeof all, "while %s: %s", head, err->text);
+    memcpy(err->text, all, sizeof err->text);
+    err->text[sizeof err->text - 1] = 0;
     trim_utf8(err->text);
     one_line(err->text);
     return err->code;
