@@ -26,7 +26,7 @@ struct mc_engine_opts {
     const char *cpu;      /* forces a body of the cpu backend, NULL: the best */
     int threads;          /* of the cpu backend, 0: one a core */
     const char *kv;       /* "auto", "f32", "bf16", "fp8" */
-    uint64_t kv_bytes;    /* KV pool, 0: enough for max_seqs short contexts, see engine.c */
+    uint64_t kv_bytes;    /* KV pool, 0: enough for max_seqs short contexts, see open.c */
     int32_t max_context;  /* tokens, 0: the model's, cut to what the pool holds */
     int32_t max_seqs;     /* sequences running at once, 0: 64 */
     int32_t max_waiting;  /* queued requests, 0: 1024 */

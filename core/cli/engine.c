@@ -1,4 +1,4 @@
-/* engine.c - an engine as the settings ask for it. THREAD: main. */
+/* engine.c - an engine as the settings ask for it. Owns nothing. THREAD: any. */
 #include "core/cli/cli.h"
 #include "core/mc.h"
 

@@ -8,46 +8,22 @@
 
 #include "core/cli/cli.h"
 #include "core/cli/golden.h"
-#include "core/model/model.h"
-#include "core/model/tokenizer.h"
-#include "core/weights/weights.h"
+#include "core/model/load.h"
 
 struct opened {
-    struct mc_ckpt *ckpt;
     struct mc_tok *tok;
     struct mc_backend *be;
     struct mc_model model;
 };
 
-static int open_backend(const struct mc_settings *s, struct mc_backend **out,
-                        struct mc_err *err)
-{
-    struct mc_backend_opts o = {.threads = (int)s->threads, .ref_act = -1,
-                                .cpu = *s->cpu ? s->cpu : NULL};
-    const char *why = NULL;
-
-    *out = strcmp(s->backend, "ref") == 0 ? mc_ref_open(&o, &why) : mc_cpu_open(&o, &why);
-    if (!*out)
-        return mc_fail_param(err, MC_EUNSUP, "backend", "--backend %s: %s", s->backend,
-                             why ? why : "can't be opened");
-    return 0;
-}
-
 static int open_all(const char *path, const struct mc_settings *s, struct opened *o,
                     struct mc_err *err)
 {
-    struct mc_config cfg;
-    int rc = mc_ckpt_open(path, &o->ckpt, err);
+    const struct mc_backend_opts bo = {.threads = (int)s->threads, .ref_act = -1,
+                                       .cpu = *s->cpu ? s->cpu : NULL};
+    int rc = mc_backend_open(s->backend, &bo, &o->be, err);
 
-    if (rc == 0)
-        rc = mc_config_load(o->ckpt, &cfg, err);
-    if (rc == 0)
-        rc = mc_tok_open(o->ckpt, &o->tok, err);
-    if (rc == 0)
-        rc = open_backend(s, &o->be, err);
-    if (rc == 0)
-        rc = mc_model_open(o->be, o->ckpt, &cfg, mc_tok_n(o->tok), &o->model, err);
-    return rc;
+    return rc < 0 ? rc : mc_model_load(o->be, path, &o->model, &o->tok, err);
 }
 
 static void close_all(struct opened *o)
@@ -57,16 +33,21 @@ static void close_all(struct opened *o)
     if (o->be)
         o->be->close(o->be);
     mc_tok_close(o->tok);
-    mc_ckpt_close(o->ckpt);
 }
 
 /* The oracle's own default is exact: f32 keys and values. */
-static enum mc_kv_layout kv_of(const struct mc_settings *s)
+static int kv_of(const struct mc_settings *s, enum mc_kv_layout *out, struct mc_err *err)
 {
-    if (strcmp(s->kv, "auto") == 0)
-        return strcmp(s->backend, "ref") == 0 ? MC_KV_F32 : MC_KV_BF16;
-    return strcmp(s->kv, "f32") == 0 ? MC_KV_F32
-                                     : strcmp(s->kv, "fp8") == 0 ? MC_KV_FP8 : MC_KV_BF16;
+    bool exact = strcmp(s->backend, "ref") == 0;
+    int layout = strcmp(s->kv, "auto") != 0 ? mc_kv_layout_of(s->kv)
+                 : exact                    ? MC_KV_F32
+                                            : MC_KV_BF16;
+
+    if (layout < 0)
+        return mc_fail_param(err, MC_EUNSUP, "kv", "--kv %s: not one of auto, f32, bf16, fp8",
+                             s->kv);
+    *out = (enum mc_kv_layout)layout;
+    return 0;
 }
 
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
@@ -86,6 +67,7 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
                         .min = 1,
                         .max = 1,
                         .set = &set};
+    enum mc_kv_layout kv = MC_KV_F32;
     struct opened o = {0};
     struct mc_err err = {0};
     int rc = mc_args_parse(&a, argc, argv, lua);
@@ -98,10 +80,12 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
         mc_settings_free(&set);
         return rc;
     }
-    rc = open_all(a.pos[0], &set, &o, &err);
+    rc = kv_of(&set, &kv, &err);
+    if (rc == 0)
+        rc = open_all(a.pos[0], &set, &o, &err);
     if (rc == 0) {
         struct mc_golden g = {.dir = golden, .model = &o.model, .tok = o.tok, .lua = lua,
-                              .kv = kv_of(&set), .exact = strcmp(set.backend, "ref") == 0,
+                              .kv = kv, .exact = strcmp(set.backend, "ref") == 0,
                               .json = json};
 
         rc = mc_golden_run(&g, &err);

@@ -397,6 +397,8 @@ static int check_greedy(struct run *r, const char *file, struct mc_err *err)
     if (rc < 0)
         return rc;
     total = x.same + x.ties + x.wrong;
+    if (total == 0)
+        return mc_fail(err, MC_EFORMAT, "greedy.json: no prompts in it");
     ok = r->tol.by_kl ? (double)(x.same + x.ties) >= 0.96 * (double)total : x.wrong == 0;
     say(r, "greedy.json", ok, "%zu prompts: %lld of %lld steps equal, %lld ties", i,
         (long long)x.same, (long long)total, (long long)x.ties);
@@ -443,6 +445,8 @@ static int check_tokenizer(struct run *r, const char *file, struct mc_err *err)
     }
     free(line);
     fclose(f);
+    if (rc == 0 && n == 0)
+        rc = mc_fail(err, MC_EFORMAT, "tokenizer.jsonl: no texts in it");
     if (rc == 0)
         say(r, "tokenizer.jsonl", wrong == 0, "%zu texts, %zu differ%s", n, wrong, first);
     return rc;

@@ -131,17 +131,10 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
 static int load(struct serve *s, struct mc_err *err)
 {
     const struct mc_settings *c = &s->set;
-    const struct mc_engine_opts o = {
-        .model = s->path, .backend = c->backend, .cpu = *c->cpu ? c->cpu : NULL,
-        .threads = (int)c->threads, .kv = c->kv, .kv_bytes = (uint64_t)c->kv_memory,
-        .max_context = (int32_t)c->max_context, .max_seqs = (int32_t)c->max_seqs,
-        .max_waiting = (int32_t)c->max_waiting, .chunk = (int32_t)c->chunk,
-        .no_page_tags = !c->page_tags,
-    };
     const struct mc_lua_opts lo = {.policies = *c->policies ? c->policies : NULL,
                                    .watch = c->watch, .edge_vms = (int)c->edge_vms};
     struct mc_server *m = &s->server;
-    int rc = mc_engine_open(&o, &m->engine, err);
+    int rc = mc_cli_engine(c, s->path, &m->engine, err);
 
     if (rc == 0)
         rc = mc_pump_open(mc_engine_tok(m->engine), &m->pump, err);

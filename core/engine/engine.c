@@ -1,196 +1,23 @@
-/* engine.c - opening an engine, its thread and loop, submit and cancel.
+/* engine.c - an engine's thread and loop, submit and cancel, looking in.
  *
- * Owns the engine. THREAD: as mc.h says; the loop is the engine thread.
+ * Owns the thread, the inbox and the cancels in it. THREAD: as mc.h says; the loop is the
+ * engine thread.
  * Always true: at most e->depth steps are enqueued; while one runs on the device the last
  * one is published and the next planned. The thread sleeps when there is nothing to do.
  *
  * The loop: take what came in; plan and enqueue until depth steps are in flight or
  * nothing is to be run; wait for the oldest and publish it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/thread.h"
 #include "core/engine/engine_int.h"
-#include "core/weights/weights.h"
+#include "core/model/load.h"
 
-_Static_assert((int)MC_K_EARG == (int)MC_EARG && (int)MC_K_EUNSUP == (int)MC_EUNSUP &&
-                   (int)MC_K_EINTERNAL == (int)MC_EINTERNAL &&
-                   (int)MC_K_ENOMEM == (int)MC_ENOMEM,
-               "kernels.h repeats the program's codes");
-
-/* ---- opening ----------------------------------------------------------------------- */
-
-static int open_backend(struct mc_engine *e, struct mc_err *err)
-{
-    const struct mc_backend_opts o = {.threads = e->o.threads,
-                                      .cpu = e->o.cpu,
-                                      .ref_act = -1};
-    const char *name = e->o.backend ? e->o.backend : "cpu", *why = NULL;
-
-    if (strcmp(name, "cpu") == 0)
-        e->be = mc_cpu_open(&o, &why);
-    else if (strcmp(name, "ref") == 0)
-        e->be = mc_ref_open(&o, &why);
-    else
-        return mc_fail_param(err, MC_EUNSUP, "backend",
-                             "--backend %s: this build has cpu and ref", name);
-    if (!e->be)
-        return mc_fail_param(err, MC_EUNSUP, "backend", "--backend %s: %s", name,
-                             why ? why : "can't be opened");
-    return 0;
-}
-
-static int open_model(struct mc_engine *e, struct mc_err *err)
-{
-    struct mc_ckpt *c = NULL;
-    struct mc_config cfg;
-    int rc;
-
-    rc = mc_ckpt_open(e->o.model, &c, err);
-    if (rc == 0)
-        rc = mc_config_load(c, &cfg, err);
-    if (rc == 0)
-        rc = mc_tok_open(c, &e->tok, err);
-    if (rc == 0)
-        rc = mc_model_open(e->be, c, &cfg, mc_tok_n(e->tok), &e->model, err);
-    mc_ckpt_close(c);
-    return rc;
-}
-
-/* The layout and sizes of pages; the pool itself is taken by mc_step_open. */
-static int size_kv(struct mc_engine *e, struct mc_err *err)
-{
-    static const char *const names[] = {"f32", "bf16", "fp8"};
-    const struct mc_config *c = &e->model.cfg;
-    struct mc_kv *kv = &e->dev.kv;
-    const char *want = !e->o.kv || strcmp(e->o.kv, "auto") == 0 ? "bf16" : e->o.kv;
-    int layout = 0;
-    uint64_t bytes = e->o.kv_bytes;
-
-    while (layout < MC_N_KV && strcmp(names[layout], want) != 0)
-        layout++;
-    if (layout == MC_N_KV)
-        return mc_fail_param(err, MC_EUNSUP, "kv",
-                             "--kv %s: this model takes auto, f32, bf16, "
-                             "fp8",
-                             want);
-    *kv = (struct mc_kv){.hk = c->n_kv_head, .d = c->head_dim, .n_layer = c->n_layer,
-                         .n_shard = 1, .layout = (uint16_t)layout};
-    kv->layer_stride = mc_kv_layer_bytes(kv->layout, kv->hk, kv->d);
-    kv->page_stride = kv->layer_stride * c->n_layer;
-    if (bytes == 0) { /* a context of 2,048 for each slot, at most a quarter of memory */
-        uint64_t quarter = (uint64_t)sysconf(_SC_PHYS_PAGES) *
-                           (uint64_t)sysconf(_SC_PAGESIZE) / 4;
-        uint64_t enough = (uint64_t)e->n_slot * (2048 / MC_PAGE) *
-                          (uint64_t)kv->page_stride;
-
-        bytes = enough < quarter ? enough : quarter;
-    }
-    kv->n_page = bytes / (uint64_t)kv->page_stride > INT32_MAX / MC_PAGE
-                     ? INT32_MAX / MC_PAGE
-                     : (int32_t)(bytes / (uint64_t)kv->page_stride);
-    if (kv->n_page < 2)
-        return mc_fail_param(
-            err, MC_EARG, "kv-memory",
-            "--kv-memory %llu holds %d pages of %lld bytes, 2 are needed",
-            (unsigned long long)bytes, kv->n_page, (long long)kv->page_stride);
-    if (e->o.max_context <= 0 || e->o.max_context > c->max_context)
-        e->o.max_context = c->max_context;
-    if (e->o.max_context > kv->n_page * MC_PAGE)
-        e->o.max_context = kv->n_page * MC_PAGE;
-    e->pitch = (e->o.max_context + MC_PAGE - 1) / MC_PAGE;
-    kv->pitch = e->pitch;
-    kv->n_slot = e->n_slot;
-    return 0;
-}
-
-static int open_tables(struct mc_engine *e, struct mc_err *err)
-{
-    e->kv = mc_kv_new(e->dev.kv.n_page);
-    e->seqs = calloc((size_t)e->n_seqs, sizeof *e->seqs);
-    e->live = calloc((size_t)e->n_seqs, sizeof *e->live);
-    e->live_gen = calloc((size_t)e->n_seqs, sizeof *e->live_gen);
-    e->slot_free = calloc((size_t)e->n_slot, sizeof *e->slot_free);
-    e->view = calloc(1, mc_view_cap(e));
-    if (!e->kv || !e->seqs || !e->live || !e->live_gen ||
-        !e->slot_free || !e->view)
-        return mc_fail(err, MC_ENOMEM, "no memory for %d sequences", e->n_seqs);
-    for (int32_t i = e->n_seqs - 1; i >= 0; i--) {
-        e->seqs[i].id = (uint32_t)i + 1;
-        e->seqs[i].gen = 1;
-        e->seqs[i].next = e->seq_free;
-        e->seq_free = &e->seqs[i];
-    }
-    for (int32_t i = e->n_slot - 1; i >= 0; i--)
-        e->slot_free[e->n_slot_free++] = i;
-    for (int i = 0; i < MC_N_LANE; i++)
-        e->lane[i].weight = 1;
-    for (int i = 0; i < MC_N_TENANT; i++)
-        e->tenant[i].weight = 1;
-    for (int i = 0; i < MC_MAX_SETS; i++)
-        e->set_handle[i] = -1;
-    return 0;
-}
-
-static void defaults(struct mc_engine *e, const struct mc_engine_opts *o)
-{
-    e->o = *o;
-    e->n_slot = o->max_seqs > 0 ? o->max_seqs : 64;
-    e->o.max_waiting = o->max_waiting > 0 ? o->max_waiting : 1024;
-    e->o.chunk = o->chunk > 0 ? o->chunk : 256;
-    if (e->o.chunk < e->n_slot)
-        e->o.chunk = e->n_slot; /* a step has room for every decode row */
-    e->n_seqs = e->o.max_waiting + e->n_slot;
-    e->depth = o->sync ? 1 : MC_DEPTH;
-    e->policy = mc_policy_builtin;
-}
-
-int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
-                   struct mc_err *err)
-{
-    struct mc_engine *e = calloc(1, sizeof *e);
-    struct mc_pass_caps caps;
-    int rc;
-
-    if (!e)
-        return mc_fail(err, MC_ENOMEM, "no memory for an engine");
-    pthread_mutex_init(&e->look, NULL);
-    pthread_mutex_init(&e->inbox, NULL);
-    pthread_cond_init(&e->bell, NULL);
-    defaults(e, o);
-    rc = open_backend(e, err);
-    if (rc == 0) {
-        mc_mem_init(&e->mem, e->be);
-        rc = open_model(e, err);
-    }
-    if (rc == 0)
-        rc = size_kv(e, err);
-    if (rc == 0)
-        rc = open_tables(e, err);
-    if (rc == 0)
-        rc = mc_step_open(e, err);
-    caps = (struct mc_pass_caps){.rows = e->o.chunk, .seqs = e->n_slot, .outs = e->n_slot,
-                                 .context = e->o.max_context};
-    if (rc == 0)
-        rc = mc_pass_open(&e->model, &caps, &e->dev, &e->pass, err);
-    if (rc == 0 && e->be->stream_new(e->be, &e->stream) < 0)
-        rc = mc_fail(err, MC_EINTERNAL, "no stream on backend %s", e->be->name);
-    if (rc == 0)
-        rc = mc_step_record(e, err);
-    if (rc < 0) {
-        mc_engine_close(e);
-        return rc;
-    }
-    *out = e;
-    return 0;
-}
-
-void mc_engine_set_policy(struct mc_engine *e, const struct mc_policy *p)
-{
-    e->policy = *p;
-}
+static const double LOOK_AGAIN_S = 0.005; /* at live sequences that could not run */
 
 /* ---- the loop ---------------------------------------------------------------------- */
 
@@ -289,17 +116,10 @@ static bool sleep_for_work(struct mc_engine *e)
 
     pthread_mutex_lock(&e->inbox);
     if (!e->inbox_first && !e->cancels && !e->stopping && !e->woken) {
-        if (e->n_live > 0) {
-            struct timespec ts;
-
-            clock_gettime(CLOCK_REALTIME, &ts);
-            ts.tv_nsec += 5 * 1000000;
-            ts.tv_sec += ts.tv_nsec / 1000000000;
-            ts.tv_nsec %= 1000000000;
-            pthread_cond_timedwait(&e->bell, &e->inbox, &ts);
-        } else {
+        if (e->n_live > 0)
+            mc_cond_wait_until(&e->bell, &e->inbox, mc_now() + LOOK_AGAIN_S);
+        else
             pthread_cond_wait(&e->bell, &e->inbox);
-        }
     }
     stop = e->stopping;
     e->woken = false;
@@ -309,11 +129,11 @@ static bool sleep_for_work(struct mc_engine *e)
 
 static void fail_engine(struct mc_engine *e, int code, const char *what)
 {
+    pthread_mutex_lock(&e->look);
+    mc_fail(&e->fail, code, "%s: %s", what, mc_code_text(code));
     pthread_mutex_lock(&e->inbox); /* after this no submission gets in */
     atomic_store(&e->failed, code);
     pthread_mutex_unlock(&e->inbox);
-    pthread_mutex_lock(&e->look);
-    mc_fail(&e->fail, code, "%s: %s", what, mc_code_text(code));
     mc_error("engine", "the engine failed: %s", e->fail.text);
     take_inbox(e);
     end_all(e, &e->fail);
@@ -339,8 +159,7 @@ static int publish_oldest(struct mc_engine *e)
     return 0;
 }
 
-/* One turn; a negative code when the device failed. *idle: nothing runs, nothing to run.
- */
+/* A negative code when the device failed. *idle: nothing runs and nothing is to run. */
 static int turn(struct mc_engine *e, bool *idle)
 {
     int rc = 0, more = 1;
@@ -384,9 +203,14 @@ static void *loop(void *arg)
     return NULL;
 }
 
+void mc_engine_set_policy(struct mc_engine *e, const struct mc_policy *p)
+{
+    e->policy = *p;
+}
+
 int mc_engine_start(struct mc_engine *e, struct mc_err *err)
 {
-    if (pthread_create(&e->thread, NULL, loop, e) != 0)
+    if (mc_thread_run(&e->thread, loop, e) != 0)
         return mc_fail(err, MC_EINTERNAL, "no thread for the engine");
     e->started = true;
     return 0;
@@ -410,36 +234,6 @@ void mc_engine_stop(struct mc_engine *e)
     e->be->wait(e->stream, e->be->mark(e->stream));
     end_all(e, &err);
     pthread_mutex_unlock(&e->look);
-}
-
-void mc_engine_close(struct mc_engine *e)
-{
-    if (!e)
-        return;
-    mc_engine_stop(e);
-    if (e->stream)
-        e->be->stream_free(e->stream);
-    if (e->forward)
-        e->be->graph_free(e->forward);
-    for (int i = 0; i < MC_DEPTH; i++)
-        if (e->sample[i])
-            e->be->graph_free(e->sample[i]);
-    mc_pass_close(e->pass);
-    for (int i = 0; i < MC_DEPTH; i++)
-        free(e->step[i].row);
-    if (e->be) {
-        mc_mem_fini(&e->mem);
-        if (e->model.be)
-            mc_model_close(&e->model);
-        e->be->close(e->be);
-    }
-    mc_kv_free(e->kv);
-    mc_tok_close(e->tok);
-    free(e->seqs), free(e->live), free(e->live_gen), free(e->slot_free), free(e->view);
-    pthread_mutex_destroy(&e->look);
-    pthread_mutex_destroy(&e->inbox);
-    pthread_cond_destroy(&e->bell);
-    free(e);
 }
 
 /* ---- submit and cancel ------------------------------------------------------------- */
@@ -491,7 +285,6 @@ int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
         e->seq_free = q;
     } else {
         *out = (struct mc_handle){q->id, q->gen};
-        q->arrival = ++e->n_arrived;
         q->next = NULL;
         if (e->inbox_last)
             e->inbox_last->next = q;
@@ -542,15 +335,13 @@ const struct mc_tok *mc_engine_tok(const struct mc_engine *e)
 
 void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)
 {
-    static const char *const kv[] = {"f32", "bf16", "fp8"};
-
     memset(out, 0, sizeof *out);
     pthread_mutex_lock(&e->look);
     out->running = e->started;
     out->failed = atomic_load(&e->failed) != 0;
     out->fail = e->fail;
     snprintf(out->backend, sizeof out->backend, "%s (%s)", e->be->name, e->be->what);
-    snprintf(out->kv, sizeof out->kv, "%s", kv[e->dev.kv.layout]);
+    snprintf(out->kv, sizeof out->kv, "%s", mc_kv_layout_name(e->dev.kv.layout));
     out->weight_bytes = e->model.weight_bytes;
     for (int32_t i = 0; i < e->n_live; i++) {
         enum mc_seq_state state = e->seqs[e->live[i]].state;

@@ -1,6 +1,7 @@
 /* engine_int.h - the engine's insides, shared by the files of core/engine only.
  *
- *   engine.c   opening, the thread and its loop, submit and cancel
+ *   open.c     opening and closing
+ *   engine.c   the thread and its loop, submit and cancel, looking in
  *   seq.c      a sequence's life: admission, ends, pages and slot given back
  *   view.c     the block that a policy sees
  *   plan.c     a plan checked, trimmed and turned into rows
@@ -11,9 +12,9 @@
  *
  * Rules
  *  1. The engine thread owns everything here except `inbox` (its lock), counters
- * (atomics) and what `look` guards for status and seqs.
- *  2. Lock order: look, then inbox. Neither is held while waiting for the device or while
- * a sink is called with `inbox` held.
+ *     (atomics) and what `look` guards for status and seqs.
+ *  2. Lock order: look, then inbox. Neither is held while waiting for the device; sinks
+ *     are called with look held, never with inbox.
  *  3. A step's staging is reused only after that step was published.
  *  4. In state DECODE: n_ctx == n_ids + n_fly - 1. Pages cover n_ctx.
  *  5. Every way out of a sequence goes through mc_seq_end and mc_seq_release. */
@@ -34,7 +35,6 @@ struct mc_seq {
     uint32_t id, gen;       /* handle; id is the index + 1 */
     enum mc_seq_state state;
     struct mc_seq *next;    /* inbox, free list */
-    int64_t arrival;        /* order of submission */
     char name[64];
     struct mc_sink sink;
 
@@ -109,8 +109,7 @@ struct mc_engine {
     struct mc_stream *stream;
     struct mc_mem mem;
     struct mc_step_mem dev;
-    void *rows_dev;
-    size_t rows_bytes;
+    struct mc_pass_caps caps;
     struct mc_pass *pass;
     struct mc_graph *forward, *sample[MC_DEPTH]; /* recorded once; sample by staging */
     struct mc_pages *kv;
@@ -127,11 +126,9 @@ struct mc_engine {
     int depth;
     struct mc_party_state lane[MC_N_LANE], tenant[MC_N_TENANT];
     struct mc_step_view *view; /* the block */
-    size_t view_bytes;
     struct mc_plan plan;
     uint32_t epoch;
     int32_t set_handle[MC_MAX_SETS]; /* vocabulary set in each place of dev.masks, -1 */
-    bool idle_by_policy;
 
     pthread_mutex_t look;  /* live sequences, for status and seqs */
     pthread_mutex_t inbox;
@@ -139,7 +136,6 @@ struct mc_engine {
     struct mc_seq *inbox_first, *inbox_last, *seq_free;
     struct mc_cancel *cancels;
     int32_t n_queued; /* submitted, not yet run: guarded by inbox */
-    int64_t n_arrived;
     bool stopping, started, woken;
     pthread_t thread;
     atomic_int failed; /* error code */
@@ -185,8 +181,7 @@ size_t mc_view_cap(const struct mc_engine *e);
 void mc_view_build(struct mc_engine *e);
 void mc_view_read_back(struct mc_engine *e); /* user[] numbers */
 
-/* plan.c: asks the policy, checks, fills the next step; 1 when there is something to run
- */
+/* plan.c: asks the policy, checks, fills the next step; 1: there is something to run */
 int mc_plan_next(struct mc_engine *e);
 
 /* step.c */

@@ -264,8 +264,7 @@ int mc_plan_next(struct mc_engine *e)
     mc_view_read_back(e);
     apply_all(e, s);
     mc_observe(e, MC_H_plan_seconds, mc_now() - t0);
-    e->idle_by_policy = s->n_row == 0 && e->n_step == e->n_published;
-    if (e->idle_by_policy)
+    if (s->n_row == 0 && e->n_step == e->n_published)
         mc_count(e, MC_C_idle_by_policy_total, 1);
     return s->n_row > 0;
 }

@@ -5,26 +5,21 @@
  * Always true: device state changes only by what is enqueued here, in stream order: the
  * cleared pages, then row arrays and deltas (table_apply), then two graphs: forward and
  * sample. The graphs are recorded once and replayed as rows, lengths and owners change:
- * what changes is only what table_apply writes. So a slot or
- * a page may be given to the next sequence while an older step that names it still runs:
- * its new owner's deltas come later in the stream. */
+ * what changes is only what table_apply writes. So a slot or a page may be given to the
+ * next sequence while an older step that names it still runs: its new owner's deltas come
+ * later in the stream. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/clock.h"
 #include "core/engine/engine_int.h"
 
-static int32_t *writable(const int32_t *p)
-{
-    return (int32_t *)(uintptr_t)p; /* staging: bound as the device sees it, const */
-}
-
 static int open_staging(struct mc_engine *e, struct mc_step *s)
 {
     struct mc_mem *m = &e->mem;
 
     s->row = calloc((size_t)e->n_slot, sizeof *s->row);
-    s->rows_base = mc_mem_take_host(m, e->rows_bytes);
+    s->rows_base = mc_mem_take_host(m, e->dev.rows_bytes);
     s->delta = mc_mem_take_host(m, (size_t)e->max_delta * sizeof *s->delta);
     s->slots_in = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->slots_in);
     s->init = mc_mem_take_host(m, (size_t)e->max_init * sizeof *s->init);
@@ -33,37 +28,7 @@ static int open_staging(struct mc_engine *e, struct mc_step *s)
     if (!s->row || !s->rows_base || !s->delta || !s->slots_in || !s->init || !s->n_init ||
         !s->ring)
         return MC_ENOMEM;
-    s->rows = mc_rows_bind(s->rows_base, e->o.chunk, e->n_slot, e->n_slot);
-    return 0;
-}
-
-static int open_device(struct mc_engine *e)
-{
-    struct mc_mem *m = &e->mem;
-    struct mc_step_mem *d = &e->dev;
-    size_t v = (size_t)e->model.cfg.vocab, slots = (size_t)e->n_slot;
-    size_t table = slots * (size_t)e->pitch * sizeof(int32_t);
-
-    e->rows_bytes = mc_rows_bytes(e->o.chunk, e->n_slot, e->n_slot);
-    e->rows_dev = mc_mem_take(m, e->rows_bytes);
-    d->kv.base = mc_mem_take(m, (size_t)d->kv.n_page * (size_t)d->kv.page_stride);
-    d->kv.table = mc_mem_take(m, table);
-    d->kv.want_tag = mc_mem_take(m, table);
-    d->kv.tag = mc_mem_take(m, (size_t)d->kv.n_page * sizeof(uint32_t));
-    d->slots = mc_mem_take(m, slots * sizeof *d->slots);
-    d->counts = mc_mem_take(m, slots * v * sizeof *d->counts);
-    d->bias = mc_mem_take(m, slots * MC_MAX_BIAS * sizeof *d->bias);
-    d->masks = mc_mem_take(m, MC_MAX_SETS * ((v + 31) / 32) * sizeof *d->masks);
-    d->eos = mc_mem_put(m, e->model.cfg.eos, sizeof e->model.cfg.eos);
-    d->logits = mc_mem_take(m, slots * v * sizeof(float));
-    d->raw = mc_mem_take(m, slots * v * sizeof(float));
-    d->stat = mc_mem_take(m, slots * 4 * sizeof(float));
-    d->out = mc_mem_take(m, slots * sizeof *d->out);
-    if (!e->rows_dev || !d->kv.base || !d->kv.table || !d->kv.want_tag || !d->kv.tag ||
-        !d->slots || !d->counts || !d->bias || !d->masks || !d->eos || !d->logits ||
-        !d->raw || !d->stat || !d->out)
-        return MC_ENOMEM;
-    d->rows = mc_rows_bind(e->rows_dev, e->o.chunk, e->n_slot, e->n_slot);
+    s->rows = mc_rows_bind(s->rows_base, &e->caps);
     return 0;
 }
 
@@ -74,7 +39,7 @@ int mc_step_open(struct mc_engine *e, struct mc_err *err)
     /* a sequence that starts or comes back brings its pages, its ids and its biases */
     e->max_delta = e->o.max_context + e->pitch + MC_MAX_BIAS + 4 * e->n_slot + 64;
     e->max_init = e->n_slot + e->o.chunk / MC_PAGE + 1;
-    rc = open_device(e);
+    rc = mc_step_mem_take(&e->dev, &e->mem, &e->model.cfg, &e->caps);
     for (int i = 0; i < MC_DEPTH && rc == 0; i++)
         rc = open_staging(e, &e->step[i]);
     if (rc < 0)
@@ -114,8 +79,8 @@ void mc_step_begin(struct mc_engine *e, struct mc_step *s)
     s->n_row = s->n_out = s->n_tok = s->n_decode = 0;
     s->n_delta = s->n_slots_in = 0;
     *s->n_init = 0;
-    memset(writable(s->rows.live), 0, 4 * sizeof(int32_t));
-    writable(s->rows.q0)[0] = 0;
+    memset(mc_staged(s->rows.live), 0, 4 * sizeof(int32_t));
+    mc_staged(s->rows.q0)[0] = 0;
 }
 
 static void delta(struct mc_step *s, int what, int32_t slot, int32_t at, int32_t value,
@@ -219,16 +184,16 @@ static void set_slot(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 /* A row with logits: sampled, or (target >= 0) looked up. */
 static void add_out(struct mc_step *s, int32_t row, int32_t target)
 {
-    writable(s->rows.out_row)[s->n_out] = row;
-    writable(s->rows.target)[s->n_out++] = target;
+    mc_staged(s->rows.out_row)[s->n_out] = row;
+    mc_staged(s->rows.target)[s->n_out++] = target;
 }
 
 void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n)
 {
     bool decode = q->state == MC_STATE_DECODE;
     struct mc_step_row *row = &s->row[s->n_row];
-    int32_t *tok = writable(s->rows.tok), *pos = writable(s->rows.pos);
-    int32_t *row_seq = writable(s->rows.row_seq);
+    int32_t *tok = mc_staged(s->rows.tok), *pos = mc_staged(s->rows.pos);
+    int32_t *row_seq = mc_staged(s->rows.row_seq);
 
     if (q->fresh)
         set_slot(e, s, q);
@@ -252,11 +217,11 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
         add_out(s, s->n_tok + n - 1, -1);
     row->n_ctx = q->n_ctx;
     row->n_out = s->n_out - row->out;
-    writable(s->rows.kv_len)[s->n_row] = q->n_ctx;
-    writable(s->rows.slot)[s->n_row] = q->slot;
+    mc_staged(s->rows.kv_len)[s->n_row] = q->n_ctx;
+    mc_staged(s->rows.slot)[s->n_row] = q->slot;
     s->n_tok += n;
     s->n_decode += decode;
-    writable(s->rows.q0)[++s->n_row] = s->n_tok;
+    mc_staged(s->rows.q0)[++s->n_row] = s->n_tok;
     q->n_fly += row->sampled;
     if (!decode && q->n_ctx == q->n_ids)
         q->state = MC_STATE_DECODE;
@@ -268,20 +233,13 @@ int mc_step_enqueue(struct mc_engine *e, struct mc_step *s)
                                   .list = &s->init[0][0],
                                   .n_list = s->n_init,
                                   .cap = e->max_init};
-    struct mc_table_apply_p up = {.kv = e->dev.kv,
-                                  .slots = e->dev.slots,
-                                  .counts = e->dev.counts,
-                                  .bias = e->dev.bias,
-                                  .vocab = e->model.cfg.vocab,
-                                  .rows_from = s->rows_base,
-                                  .rows_to = e->rows_dev,
-                                  .rows_bytes = e->rows_bytes,
-                                  .delta = s->delta,
-                                  .n_delta = s->n_delta,
-                                  .slots_in = s->slots_in};
-    int32_t *live = writable(s->rows.live);
+    struct mc_table_apply_p up = mc_step_upload(&e->dev, e->model.cfg.vocab, s->rows_base);
+    int32_t *live = mc_staged(s->rows.live);
     int rc;
 
+    up.delta = s->delta;
+    up.n_delta = s->n_delta;
+    up.slots_in = s->slots_in;
     live[MC_LIVE_ROWS] = s->n_tok;
     live[MC_LIVE_DECODE] = s->n_decode;
     live[MC_LIVE_SEQS] = s->n_row;

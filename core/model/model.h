@@ -2,8 +2,7 @@
  *
  * A model is its checked config and its weights in run layouts. A pass is what one step
  * needs besides: activation buffers and the params structs of every operation, bound to
- * fixed addresses once, so that running a pass only enqueues. Families share this: a
- * family is a loader of its tensors and a list of operations (dense.c).
+ * fixed addresses once, so that running a pass only enqueues. One family so far: dense.
  * OWNS weights and buffers. THREAD: open and close one; run: the engine's. */
 #ifndef MC_MODEL_MODEL_H
 #define MC_MODEL_MODEL_H
@@ -14,6 +13,8 @@
 #include "kernels/kernels.h"
 
 struct mc_ckpt;
+
+enum { MC_MAX_SETS = 64 }; /* vocabulary sets on the device at once */
 
 struct mc_layer {
     float *attn_norm, *mlp_norm; /* [H] */
@@ -32,10 +33,10 @@ struct mc_model {
     float *norm, *inv_freq; /* [H], [d/2] */
     float rope_mul;
     struct mc_layer *layer;
-    uint64_t body_bytes,
-        head_bytes; /* weight bytes that a pass reads; with sampled rows */
-    uint64_t weight_bytes;           /* resident */
-    struct mc_mem mem;               /* what it owns on the device */
+    uint64_t body_bytes;   /* weight bytes that every pass reads ... */
+    uint64_t head_bytes;   /* ... and those that one with sampled rows reads besides */
+    uint64_t weight_bytes; /* resident */
+    struct mc_mem mem;     /* what it owns on the device */
 };
 
 /* Loads everything onto the backend. n_real: the tokenizer's ids, at most cfg.vocab. The
@@ -49,26 +50,49 @@ void mc_model_close(struct mc_model *m);
  * decode rows are at most seqs. */
 struct mc_pass_caps {
     int32_t rows, seqs, outs;
-    int32_t context; /* longest context in tokens */
+    int32_t context;    /* longest context in tokens */
+    bool no_page_check; /* trusts page tables: nothing looks at the tags */
 };
 
 /* Device buffers shared by a pass and whoever feeds it. */
 struct mc_step_mem {
-    struct mc_rows rows; /* device arrays; see mc_rows_bind */
+    struct mc_rows rows;     /* bound in rows_base */
+    void *rows_base;
+    size_t rows_bytes;
     struct mc_kv kv;
     struct mc_slot *slots;   /* [n_slot] */
     uint16_t *counts;        /* [n_slot][V] */
     struct mc_bias *bias;    /* [n_slot][MC_MAX_BIAS] */
     uint32_t *masks;         /* ban sets, [MC_MAX_SETS][ceil V/32] */
-    int32_t *eos;            /* [8] */
+    int32_t *eos;            /* [MC_MAX_EOS] */
     float *logits, *raw, *stat; /* [outs, V] [outs, V] [outs, 4] */
     struct mc_out *out;      /* [outs] */
 };
 
+/* ---- step_mem.c ---- */
+
 /* Bytes of the row arrays for these capacities, and the arrays in a block of that size:
  * staging and device blocks have the same layout. */
-size_t mc_rows_bytes(int32_t cap, int32_t cap_seq, int32_t cap_out);
-struct mc_rows mc_rows_bind(void *base, int32_t cap, int32_t cap_seq, int32_t cap_out);
+size_t mc_rows_bytes(const struct mc_pass_caps *caps);
+struct mc_rows mc_rows_bind(void *base, const struct mc_pass_caps *caps);
+/* An array of a staging block, to be written: bound rows are const, as the device reads
+ * them. */
+static inline int32_t *mc_staged(const int32_t *p)
+{
+    return (int32_t *)(uintptr_t)p;
+}
+
+/* The shape of a model's pages; how many of them, the tables' sizes and all addresses are
+ * for the caller to fill in. */
+struct mc_kv mc_kv_of(const struct mc_config *c, enum mc_kv_layout layout);
+/* Takes every buffer of d from m; d->kv has its sizes. 0 or MC_ENOMEM. */
+int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_config *c,
+                     const struct mc_pass_caps *caps);
+/* The upload of a staging block of rows to d; the caller adds its deltas. */
+struct mc_table_apply_p mc_step_upload(const struct mc_step_mem *d, int32_t vocab,
+                                       const void *rows_from);
+
+/* ---- pass.c ---- */
 
 struct mc_pass;
 int mc_pass_open(const struct mc_model *m, const struct mc_pass_caps *caps,
@@ -90,7 +114,5 @@ const void *mc_pass_residual(const struct mc_pass *p);
 const void *mc_pass_norm(const struct mc_pass *p);
 /* Enqueues the sample graph: chain, sample, commit to ring (host-visible [outs]). */
 int mc_pass_sample(struct mc_pass *p, struct mc_stream *s, struct mc_out *ring);
-
-enum { MC_MAX_SETS = 64 };
 
 #endif

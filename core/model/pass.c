@@ -10,7 +10,6 @@
  * adds to the residual stream `res`. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/model/memory.h"
 #include "core/model/model.h"
@@ -50,53 +49,6 @@ struct mc_pass {
     struct mc_sample_p sample;
     struct mc_commit_p commit;
 };
-
-/* ---- row arrays -------------------------------------------------------------------- */
-
-struct cut {
-    uintptr_t base; /* 0 when only sizes are summed */
-    size_t at;
-};
-
-static int32_t *take_i32(struct cut *c, int64_t n)
-{
-    int32_t *p = (int32_t *)(c->base + c->at);
-
-    c->at += ((size_t)n * sizeof(int32_t) + 63) & ~(size_t)63;
-    return p;
-}
-
-static struct mc_rows cut_rows(struct cut *c, int32_t cap, int32_t cap_seq,
-                               int32_t cap_out)
-{
-    struct mc_rows r = {.cap = cap, .cap_seq = cap_seq, .cap_out = cap_out};
-
-    r.live = take_i32(c, 4);
-    r.tok = take_i32(c, cap);
-    r.pos = take_i32(c, cap);
-    r.row_seq = take_i32(c, cap);
-    r.q0 = take_i32(c, cap_seq + 1);
-    r.kv_len = take_i32(c, cap_seq);
-    r.slot = take_i32(c, cap_seq);
-    r.out_row = take_i32(c, cap_out);
-    r.target = take_i32(c, cap_out);
-    return r;
-}
-
-size_t mc_rows_bytes(int32_t cap, int32_t cap_seq, int32_t cap_out)
-{
-    struct cut c = {0};
-
-    cut_rows(&c, cap, cap_seq, cap_out);
-    return c.at;
-}
-
-struct mc_rows mc_rows_bind(void *base, int32_t cap, int32_t cap_seq, int32_t cap_out)
-{
-    struct cut c = {.base = (uintptr_t)base};
-
-    return cut_rows(&c, cap, cap_seq, cap_out);
-}
 
 /* ---- buffers ----------------------------------------------------------------------- */
 
@@ -324,30 +276,48 @@ static int ask(struct mc_pass *p, enum mc_op_id id, const void *params,
     return 0;
 }
 
-static int ask_all(struct mc_pass *p, struct mc_err *err)
+struct question {
+    enum mc_op_id id;
+    const void *params;
+};
+
+static int ask_list(struct mc_pass *p, const struct question *q, size_t n,
+                    struct mc_err *err)
 {
-    const struct layer_ops *o = &p->layer[0];
-    const struct {
-        enum mc_op_id id;
-        const void *params;
-    } list[] = {
-        {MC_OP_page_check, &p->check}, {MC_OP_embed, &p->embed},
-        {MC_OP_join, &p->first},       {MC_OP_linear, &o->qkv},
-        {MC_OP_gqa_prep, &o->prep},    {MC_OP_gqa_attn, &o->attn},
-        {MC_OP_attn_merge, &o->merge}, {MC_OP_linear, &o->o},
+    int rc = 0;
+
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = ask(p, q[i].id, q[i].params, err);
+    return rc;
+}
+
+static int ask_layer(struct mc_pass *p, const struct layer_ops *o, struct mc_err *err)
+{
+    const struct question list[] = {
+        {MC_OP_linear, &o->qkv},       {MC_OP_gqa_prep, &o->prep},
+        {MC_OP_gqa_attn, &o->attn},    {MC_OP_attn_merge, &o->merge},
+        {MC_OP_linear, &o->o},         {MC_OP_join, &o->mid},
         {MC_OP_glu, &o->glu},          {MC_OP_linear, &o->down},
-        {MC_OP_gather_rows, &p->gather}, {MC_OP_quant, &p->quant},
-        {MC_OP_linear, &p->head},      {MC_OP_chain, &p->chain},
-        {MC_OP_sample, &p->sample},    {MC_OP_commit, &p->commit},
+        {MC_OP_join, &o->next},
     };
 
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        int rc = ask(p, list[i].id, list[i].params, err);
+    return ask_list(p, list, sizeof list / sizeof list[0], err);
+}
 
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+static int ask_all(struct mc_pass *p, struct mc_err *err)
+{
+    const struct question ends[] = {
+        {MC_OP_page_check, &p->check},   {MC_OP_embed, &p->embed},
+        {MC_OP_join, &p->first},         {MC_OP_gather_rows, &p->gather},
+        {MC_OP_quant, &p->quant},        {MC_OP_linear, &p->head},
+        {MC_OP_chain, &p->chain},        {MC_OP_sample, &p->sample},
+        {MC_OP_commit, &p->commit},
+    };
+    int rc = ask_list(p, ends, sizeof ends / sizeof ends[0], err);
+
+    for (int32_t i = 0; i < p->m->cfg.n_layer && rc == 0; i++)
+        rc = ask_layer(p, &p->layer[i], err); /* formats may differ from layer to layer */
+    return rc;
 }
 
 /* Layers may differ in format (gate in one layout, down in another), but the activation
@@ -460,7 +430,8 @@ int mc_pass_forward(struct mc_pass *p, struct mc_stream *s, const struct mc_pass
 {
     const struct mc_backend *be = p->m->be;
 
-    RUN(page_check, &p->check);
+    if (!p->caps.no_page_check)
+        RUN(page_check, &p->check);
     RUN(embed, &p->embed);
     RUN(join, &p->first);
     watch(w, -1);

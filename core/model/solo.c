@@ -6,7 +6,6 @@
 #include "core/model/solo.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/model/memory.h"
 
@@ -18,8 +17,7 @@ struct mc_solo {
     struct mc_pass *pass;
     struct mc_stream *stream;
     struct mc_rows stage;
-    void *stage_base, *rows_dev;
-    size_t rows_bytes;
+    void *stage_base;
     uint32_t (*init)[2];
     int32_t *n_init, n_page;
     struct mc_delta *delta;
@@ -27,45 +25,25 @@ struct mc_solo {
     int32_t pos;
 };
 
-static int take_all(struct mc_solo *s)
+static int take_all(struct mc_solo *s, const struct mc_pass_caps *caps)
 {
-    const struct mc_config *c = &s->m->cfg;
     struct mc_step_mem *d = &s->dev;
-    struct mc_kv *kv = &d->kv;
-    size_t v = (size_t)c->vocab, outs = (size_t)s->o.outs;
     size_t pages = (size_t)s->n_page;
 
-    *kv = (struct mc_kv){.hk = c->n_kv_head, .d = c->head_dim, .n_layer = c->n_layer,
-                         .n_shard = 1, .layout = (uint16_t)s->o.kv, .pitch = s->n_page,
-                         .n_page = s->n_page, .n_slot = 1};
-    kv->layer_stride = mc_kv_layer_bytes(kv->layout, kv->hk, kv->d);
-    kv->page_stride = kv->layer_stride * c->n_layer;
-    kv->base = mc_mem_take(&s->mem, pages * (size_t)kv->page_stride);
-    kv->table = mc_mem_take(&s->mem, pages * sizeof(int32_t));
-    kv->want_tag = mc_mem_take(&s->mem, pages * sizeof(uint32_t));
-    kv->tag = mc_mem_take(&s->mem, pages * sizeof(uint32_t));
-    s->rows_bytes = mc_rows_bytes(s->o.rows, 1, s->o.outs);
-    s->rows_dev = mc_mem_take(&s->mem, s->rows_bytes);
-    s->stage_base = mc_mem_take_host(&s->mem, s->rows_bytes);
+    d->kv = mc_kv_of(&s->m->cfg, s->o.kv);
+    d->kv.pitch = d->kv.n_page = s->n_page;
+    d->kv.n_slot = 1;
+    if (mc_step_mem_take(d, &s->mem, &s->m->cfg, caps) < 0)
+        return MC_ENOMEM;
+    s->stage_base = mc_mem_take_host(&s->mem, d->rows_bytes);
     s->init = mc_mem_take_host(&s->mem, pages * sizeof *s->init);
     s->n_init = mc_mem_take_host(&s->mem, sizeof *s->n_init);
     s->delta = mc_mem_take_host(&s->mem, (pages + 1) * sizeof *s->delta);
     s->slot_in = mc_mem_take_host(&s->mem, sizeof *s->slot_in);
-    d->slots = mc_mem_take(&s->mem, sizeof *d->slots);
-    d->counts = mc_mem_take(&s->mem, v * sizeof *d->counts);
-    d->bias = mc_mem_take(&s->mem, MC_MAX_BIAS * sizeof *d->bias);
-    d->masks = mc_mem_take(&s->mem, (v + 31) / 32 * sizeof *d->masks);
-    d->eos = mc_mem_put(&s->mem, c->eos, sizeof c->eos);
-    d->logits = mc_mem_take(&s->mem, outs * v * sizeof(float));
-    d->raw = mc_mem_take(&s->mem, outs * v * sizeof(float));
-    d->stat = mc_mem_take(&s->mem, outs * 4 * sizeof(float));
-    d->out = mc_mem_take(&s->mem, outs * sizeof *d->out);
-    return kv->base && kv->table && kv->want_tag && kv->tag && s->rows_dev &&
-                   s->stage_base && s->init && s->n_init && s->delta && s->slot_in &&
-                   d->slots && d->counts && d->bias && d->masks && d->eos && d->logits &&
-                   d->raw && d->stat && d->out
-               ? 0
-               : MC_ENOMEM;
+    if (!s->stage_base || !s->init || !s->n_init || !s->delta || !s->slot_in)
+        return MC_ENOMEM;
+    s->stage = mc_rows_bind(s->stage_base, caps);
+    return 0;
 }
 
 int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o,
@@ -85,15 +63,12 @@ int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o,
     if (m->be->row_dt != MC_F32)
         rc = mc_fail(err, MC_EUNSUP, "backend %s: results can't be read on the host",
                      m->be->name);
-    else if (take_all(s) < 0)
+    else if (take_all(s, &caps) < 0)
         rc = mc_fail(err, MC_ENOMEM, "no memory for a context of %d", o->context);
     else
         rc = m->be->stream_new(m->be, &s->stream);
-    if (rc == 0) {
-        s->stage = mc_rows_bind(s->stage_base, o->rows, 1, o->outs);
-        s->dev.rows = mc_rows_bind(s->rows_dev, o->rows, 1, o->outs);
+    if (rc == 0)
         rc = mc_pass_open(m, &caps, &s->dev, &s->pass, err);
-    }
     if (rc < 0) {
         mc_solo_close(s);
         return rc;
@@ -122,7 +97,7 @@ void mc_solo_reset(struct mc_solo *s)
 static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
                   const int32_t *out_row, int32_t n_out, struct mc_table_apply_p *up)
 {
-    int32_t *live = s->stage_base;
+    int32_t *live = mc_staged(s->stage.live);
     int32_t n_delta = 0;
 
     live[MC_LIVE_ROWS] = n;
@@ -130,19 +105,18 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
     live[MC_LIVE_SEQS] = 1;
     live[MC_LIVE_OUT] = n_out;
     for (int32_t i = 0; i < n; i++) {
-        ((int32_t *)(uintptr_t)s->stage.tok)[i] = ids[i];
-        ((int32_t *)(uintptr_t)s->stage.pos)[i] = s->pos + i;
-        ((int32_t *)(uintptr_t)s->stage.row_seq)[i] = 0;
+        mc_staged(s->stage.tok)[i] = ids[i];
+        mc_staged(s->stage.pos)[i] = s->pos + i;
+        mc_staged(s->stage.row_seq)[i] = 0;
     }
-    ((int32_t *)(uintptr_t)s->stage.q0)[0] = 0;
-    ((int32_t *)(uintptr_t)s->stage.q0)[1] = n;
-    ((int32_t *)(uintptr_t)s->stage.kv_len)[0] = s->pos + n;
-    ((int32_t *)(uintptr_t)s->stage.slot)[0] = 0;
-    if (n_out)
-        memcpy((int32_t *)(uintptr_t)s->stage.out_row, out_row,
-               (size_t)n_out * sizeof *out_row);
-    for (int32_t i = 0; i < n_out; i++)
-        ((int32_t *)(uintptr_t)s->stage.target)[i] = -1;
+    mc_staged(s->stage.q0)[0] = 0;
+    mc_staged(s->stage.q0)[1] = n;
+    mc_staged(s->stage.kv_len)[0] = s->pos + n;
+    mc_staged(s->stage.slot)[0] = 0;
+    for (int32_t i = 0; i < n_out; i++) {
+        mc_staged(s->stage.out_row)[i] = out_row[i];
+        mc_staged(s->stage.target)[i] = -1;
+    }
     *s->n_init = 0;
     if (s->pos == 0) {
         *s->slot_in = (struct mc_slot){.tok = -1, .samp = {.top_p = 1, .rep = 1}};
@@ -155,17 +129,27 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
         }
         *s->n_init = s->n_page;
     }
-    *up = (struct mc_table_apply_p){.kv = s->dev.kv,
-                                    .slots = s->dev.slots,
-                                    .counts = s->dev.counts,
-                                    .bias = s->dev.bias,
-                                    .vocab = s->m->cfg.vocab,
-                                    .rows_from = s->stage_base,
-                                    .rows_to = s->rows_dev,
-                                    .rows_bytes = s->rows_bytes,
-                                    .delta = s->delta,
-                                    .n_delta = n_delta,
-                                    .slots_in = s->slot_in};
+    *up = mc_step_upload(&s->dev, s->m->cfg.vocab, s->stage_base);
+    up->delta = s->delta;
+    up->n_delta = n_delta;
+    up->slots_in = s->slot_in;
+}
+
+/* What a golden file asks for may be anything. */
+static int check_run(const struct mc_solo *s, const int32_t *ids, int32_t n,
+                     const int32_t *out_row, int32_t n_out, struct mc_err *err)
+{
+    if (n < 1 || n > s->o.rows || n_out > s->o.outs || s->pos + n > s->o.context)
+        return mc_fail(err, MC_EARG, "%d rows at position %d of %d", n, s->pos,
+                       s->o.context);
+    for (int32_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= s->m->cfg.vocab)
+            return mc_fail(err, MC_EARG, "token %d is outside 0..%d", ids[i],
+                           s->m->cfg.vocab - 1);
+    for (int32_t i = 0; i < n_out; i++)
+        if (out_row[i] < 0 || out_row[i] >= n)
+            return mc_fail(err, MC_EARG, "logits of row %d of %d", out_row[i], n);
+    return 0;
 }
 
 int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
@@ -178,11 +162,10 @@ int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t 
                                   .n_list = s->n_init,
                                   .cap = s->n_page};
     struct mc_table_apply_p up;
-    int rc;
+    int rc = check_run(s, ids, n, out_row, n_out, err);
 
-    if (n < 1 || n > s->o.rows || n_out > s->o.outs || s->pos + n > s->o.context)
-        return mc_fail(err, MC_EARG, "%d rows at position %d of %d", n, s->pos,
-                       s->o.context);
+    if (rc < 0)
+        return rc;
     stage(s, ids, n, out_row, n_out, &up);
     rc = mc_k_page_init(be, s->stream, &init);
     if (rc == 0)

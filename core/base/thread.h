@@ -1,0 +1,46 @@
+/* thread.h - threads and timed waits as all of the program wants them.
+ *
+ * Signals are the main thread's: no other takes any. Waits are on the clock of mc_now(), so
+ * that setting the time of day wakes nobody early or late. OWNS nothing. THREAD: any. */
+#ifndef MC_BASE_THREAD_H
+#define MC_BASE_THREAD_H
+
+#include <pthread.h>
+#include <signal.h>
+
+#include "core/base/clock.h"
+
+/* 0 or an errno. */
+static inline int mc_thread_run(pthread_t *t, void *(*fn)(void *), void *arg)
+{
+    sigset_t all, old;
+    int rc;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    rc = pthread_create(t, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+static inline void mc_cond_init(pthread_cond_t *c)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+/* Waits until signalled or until mc_now() is at least `until`: then ETIMEDOUT. c is from
+ * mc_cond_init. */
+static inline int mc_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *lock, double until)
+{
+    struct timespec ts = {.tv_sec = (time_t)until};
+
+    ts.tv_nsec = (long)((until - (double)ts.tv_sec) * 1e9);
+    return pthread_cond_timedwait(c, lock, &ts);
+}
+
+#endif

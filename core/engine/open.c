@@ -1,0 +1,185 @@
+/* open.c - opening an engine part by part, and closing what stands of it.
+ *
+ * Owns the engine. THREAD: whoever opens and closes; the engine thread does not run.
+ * Always true: mc_engine_close takes an engine that opened halfway. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/thread.h"
+#include "core/engine/engine_int.h"
+#include "core/model/load.h"
+
+_Static_assert((int)MC_K_EARG == (int)MC_EARG && (int)MC_K_EUNSUP == (int)MC_EUNSUP &&
+                   (int)MC_K_EINTERNAL == (int)MC_EINTERNAL &&
+                   (int)MC_K_ENOMEM == (int)MC_ENOMEM,
+               "kernels.h repeats the program's codes");
+
+static int open_backend(struct mc_engine *e, struct mc_err *err)
+{
+    const struct mc_backend_opts o = {.threads = e->o.threads,
+                                      .cpu = e->o.cpu,
+                                      .ref_act = -1};
+
+    return mc_backend_open(e->o.backend ? e->o.backend : "cpu", &o, &e->be, err);
+}
+
+/* What the pool may take: a context of 2,048 for each slot, at most a quarter of memory. */
+static uint64_t default_pool(const struct mc_engine *e, int64_t page_bytes)
+{
+    uint64_t quarter = (uint64_t)sysconf(_SC_PHYS_PAGES) *
+                       (uint64_t)sysconf(_SC_PAGESIZE) / 4;
+    uint64_t enough = (uint64_t)e->n_slot * (2048 / MC_PAGE) * (uint64_t)page_bytes;
+
+    return enough < quarter ? enough : quarter;
+}
+
+/* The layout and number of pages; the pool itself is taken by mc_step_open. */
+static int size_kv(struct mc_engine *e, struct mc_err *err)
+{
+    const char *want = !e->o.kv || strcmp(e->o.kv, "auto") == 0 ? "bf16" : e->o.kv;
+    struct mc_kv *kv = &e->dev.kv;
+    int layout = mc_kv_layout_of(want);
+    uint64_t bytes = e->o.kv_bytes, n;
+
+    if (layout < 0)
+        return mc_fail_param(err, MC_EUNSUP, "kv",
+                             "--kv %s: this model takes auto, f32, bf16, fp8", want);
+    *kv = mc_kv_of(&e->model.cfg, (enum mc_kv_layout)layout);
+    if (bytes == 0)
+        bytes = default_pool(e, kv->page_stride);
+    n = bytes / (uint64_t)kv->page_stride;
+    kv->n_page = n > INT32_MAX / MC_PAGE ? INT32_MAX / MC_PAGE : (int32_t)n;
+    if (kv->n_page < 2)
+        return mc_fail_param(
+            err, MC_EARG, "kv-memory",
+            "--kv-memory %llu holds %d pages of %lld bytes, 2 are needed",
+            (unsigned long long)bytes, kv->n_page, (long long)kv->page_stride);
+    return 0;
+}
+
+/* What a step and a sequence may hold at most, now that the pool is known. */
+static void set_limits(struct mc_engine *e)
+{
+    struct mc_kv *kv = &e->dev.kv;
+
+    if (e->o.max_context <= 0 || e->o.max_context > e->model.cfg.max_context)
+        e->o.max_context = e->model.cfg.max_context;
+    if (e->o.max_context > kv->n_page * MC_PAGE)
+        e->o.max_context = kv->n_page * MC_PAGE;
+    e->pitch = (e->o.max_context + MC_PAGE - 1) / MC_PAGE;
+    kv->pitch = e->pitch;
+    kv->n_slot = e->n_slot;
+    e->caps = (struct mc_pass_caps){.rows = e->o.chunk, .seqs = e->n_slot,
+                                    .outs = e->n_slot, .context = e->o.max_context,
+                                    .no_page_check = e->o.no_page_tags};
+}
+
+static int open_tables(struct mc_engine *e, struct mc_err *err)
+{
+    e->kv = mc_kv_new(e->dev.kv.n_page);
+    e->seqs = calloc((size_t)e->n_seqs, sizeof *e->seqs);
+    e->live = calloc((size_t)e->n_seqs, sizeof *e->live);
+    e->live_gen = calloc((size_t)e->n_seqs, sizeof *e->live_gen);
+    e->slot_free = calloc((size_t)e->n_slot, sizeof *e->slot_free);
+    e->view = calloc(1, mc_view_cap(e));
+    if (!e->kv || !e->seqs || !e->live || !e->live_gen || !e->slot_free || !e->view)
+        return mc_fail(err, MC_ENOMEM, "no memory for %d sequences", e->n_seqs);
+    for (int32_t i = e->n_seqs - 1; i >= 0; i--) {
+        e->seqs[i].id = (uint32_t)i + 1;
+        e->seqs[i].gen = 1;
+        e->seqs[i].next = e->seq_free;
+        e->seq_free = &e->seqs[i];
+    }
+    for (int32_t i = e->n_slot - 1; i >= 0; i--)
+        e->slot_free[e->n_slot_free++] = i;
+    for (int i = 0; i < MC_N_LANE; i++)
+        e->lane[i].weight = 1;
+    for (int i = 0; i < MC_N_TENANT; i++)
+        e->tenant[i].weight = 1;
+    for (int i = 0; i < MC_MAX_SETS; i++)
+        e->set_handle[i] = -1;
+    return 0;
+}
+
+static void defaults(struct mc_engine *e, const struct mc_engine_opts *o)
+{
+    e->o = *o;
+    e->n_slot = o->max_seqs > 0 ? o->max_seqs : 64;
+    e->o.max_waiting = o->max_waiting > 0 ? o->max_waiting : 1024;
+    e->o.chunk = o->chunk > 0 ? o->chunk : 256;
+    if (e->o.chunk < e->n_slot)
+        e->o.chunk = e->n_slot; /* a step has room for every decode row */
+    e->n_seqs = e->o.max_waiting + e->n_slot;
+    e->depth = o->sync ? 1 : MC_DEPTH;
+    e->policy = mc_policy_builtin;
+}
+
+int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
+                   struct mc_err *err)
+{
+    struct mc_engine *e = calloc(1, sizeof *e);
+    int rc;
+
+    if (!e)
+        return mc_fail(err, MC_ENOMEM, "no memory for an engine");
+    pthread_mutex_init(&e->look, NULL);
+    pthread_mutex_init(&e->inbox, NULL);
+    mc_cond_init(&e->bell);
+    defaults(e, o);
+    rc = open_backend(e, err);
+    if (rc == 0) {
+        mc_mem_init(&e->mem, e->be);
+        rc = mc_model_load(e->be, e->o.model, &e->model, &e->tok, err);
+    }
+    if (rc == 0)
+        rc = size_kv(e, err);
+    if (rc == 0) {
+        set_limits(e);
+        rc = open_tables(e, err);
+    }
+    if (rc == 0)
+        rc = mc_step_open(e, err);
+    if (rc == 0)
+        rc = mc_pass_open(&e->model, &e->caps, &e->dev, &e->pass, err);
+    if (rc == 0 && e->be->stream_new(e->be, &e->stream) < 0)
+        rc = mc_fail(err, MC_EINTERNAL, "no stream on backend %s", e->be->name);
+    if (rc == 0)
+        rc = mc_step_record(e, err);
+    if (rc < 0) {
+        mc_engine_close(e);
+        return rc;
+    }
+    *out = e;
+    return 0;
+}
+
+void mc_engine_close(struct mc_engine *e)
+{
+    if (!e)
+        return;
+    mc_engine_stop(e);
+    if (e->stream)
+        e->be->stream_free(e->stream);
+    if (e->forward)
+        e->be->graph_free(e->forward);
+    for (int i = 0; i < MC_DEPTH; i++)
+        if (e->sample[i])
+            e->be->graph_free(e->sample[i]);
+    mc_pass_close(e->pass);
+    for (int i = 0; i < MC_DEPTH; i++)
+        free(e->step[i].row);
+    if (e->be) {
+        mc_mem_fini(&e->mem);
+        if (e->model.be)
+            mc_model_close(&e->model);
+        e->be->close(e->be);
+    }
+    mc_kv_free(e->kv);
+    mc_tok_close(e->tok);
+    free(e->seqs), free(e->live), free(e->live_gen), free(e->slot_free), free(e->view);
+    pthread_mutex_destroy(&e->look);
+    pthread_mutex_destroy(&e->inbox);
+    pthread_cond_destroy(&e->bell);
+    free(e);
+}

@@ -1,0 +1,62 @@
+/* load.c - what an operator names: a backend, a layout of pages, a checkpoint.
+ *
+ * Owns nothing. THREAD: any. */
+#include "core/model/load.h"
+
+#include <string.h>
+
+#include "core/weights/weights.h"
+
+static const char *const layout_names[MC_N_KV] = {
+    [MC_KV_F32] = "f32",
+    [MC_KV_BF16] = "bf16",
+    [MC_KV_FP8] = "fp8",
+};
+
+int mc_backend_open(const char *name, const struct mc_backend_opts *o,
+                    struct mc_backend **out, struct mc_err *err)
+{
+    const char *why = NULL;
+
+    if (strcmp(name, "cpu") == 0)
+        *out = mc_cpu_open(o, &why);
+    else if (strcmp(name, "ref") == 0)
+        *out = mc_ref_open(o, &why);
+    else
+        return mc_fail_param(err, MC_EUNSUP, "backend",
+                             "--backend %s: this build has cpu and ref", name);
+    if (!*out)
+        return mc_fail_param(err, MC_EUNSUP, "backend", "--backend %s: %s", name,
+                             why ? why : "can't be opened");
+    return 0;
+}
+
+int mc_kv_layout_of(const char *name)
+{
+    for (int i = 0; i < MC_N_KV; i++)
+        if (strcmp(layout_names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+const char *mc_kv_layout_name(enum mc_kv_layout layout)
+{
+    return layout_names[layout];
+}
+
+int mc_model_load(struct mc_backend *be, const char *path, struct mc_model *m,
+                  struct mc_tok **tok, struct mc_err *err)
+{
+    struct mc_ckpt *c = NULL;
+    struct mc_config cfg;
+    int rc = mc_ckpt_open(path, &c, err);
+
+    if (rc == 0)
+        rc = mc_config_load(c, &cfg, err);
+    if (rc == 0)
+        rc = mc_tok_open(c, tok, err);
+    if (rc == 0)
+        rc = mc_model_open(be, c, &cfg, mc_tok_n(*tok), m, err);
+    mc_ckpt_close(c);
+    return rc;
+}

@@ -1,0 +1,23 @@
+/* load.h - what an operator names: a backend, a layout of pages, a checkpoint.
+ *
+ * OWNS nothing: what is opened is the caller's. THREAD: any. */
+#ifndef MC_MODEL_LOAD_H
+#define MC_MODEL_LOAD_H
+
+#include "core/model/model.h"
+#include "core/model/tokenizer.h"
+
+/* "cpu" or "ref"; the caller closes it. */
+int mc_backend_open(const char *name, const struct mc_backend_opts *o,
+                    struct mc_backend **out, struct mc_err *err);
+
+int mc_kv_layout_of(const char *name); /* "f32", "bf16", "fp8": enum mc_kv_layout; or -1 */
+const char *mc_kv_layout_name(enum mc_kv_layout layout);
+
+/* The tokenizer and the weights of the checkpoint at path, which is closed again. *m and
+ * *tok are zero before; after a failure they may hold something and are closed as after
+ * success. */
+int mc_model_load(struct mc_backend *be, const char *path, struct mc_model *m,
+                  struct mc_tok **tok, struct mc_err *err);
+
+#endif
