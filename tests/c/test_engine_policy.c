@@ -1,4 +1,5 @@
 /* test_engine_policy.c - the engine under policies that misbehave, and one that picks. */
+#include "core/engine/engine_int.h"
 #include "tests/c/engine_help.h"
 
 /* ---- policies that misbehave ------------------------------------------------------- */
@@ -100,6 +101,48 @@ static void policy_that_writes_garbage_is_trimmed(void **state)
     runs_as_if_nothing_were_wrong(&ops, MC_C_plan_trimmed_total);
 }
 
+/* Called with nothing in flight (the engine is synchronous): the tags of all pages change,
+ * as if others had taken them. */
+static int plan_after_theft(void *self, struct mc_step_view *v, struct mc_plan *p,
+                            struct mc_err *err)
+{
+    struct mc_engine *e = *(struct mc_engine **)self;
+
+    if (v->n_row > 0 && mc_view_row(v, 0)->n_gen == 5)
+        for (int32_t i = 0; i < e->dev.kv.n_page; i++)
+            e->dev.kv.tag[i]++;
+    return mc_policy_builtin.ops->plan(self, v, p, err);
+}
+
+static void policy_page_that_is_not_its_own_ends_a_sequence_unless_unchecked(void **state)
+{
+    const struct mc_policy_ops ops = {.plan = plan_after_theft};
+
+    (void)state;
+    for (int unchecked = 0; unchecked < 2; unchecked++) {
+        struct mc_engine_opts o = {.model = "tests/models/tiny-llama", .kv = "f32",
+                                   .sync = true, .no_page_tags = unchecked};
+        struct mc_engine *e = NULL;
+        const struct mc_policy p = {&ops, &e};
+        struct golden w = golden_at(0);
+        struct mc_err err = {0};
+        struct got *g;
+
+        mc_log_set("engine", MC_LOG_OFF);
+        assert_ok(mc_engine_open(&o, &e, &err), err);
+        mc_engine_set_policy(e, &p);
+        assert_ok(mc_engine_start(e, &err), err);
+        g = run_one(e, w.prompt, w.n_prompt, 10);
+        assert_int_equal(g->n, unchecked ? 10 : 5);
+        assert_memory_equal(g->id, w.ids, (size_t)g->n * sizeof *w.ids);
+        assert_int_equal(g->end.finish, unchecked ? MC_FINISH_LENGTH : MC_FINISH_ERROR);
+        assert_true(mc_engine_counter(e, MC_C_page_tag_mismatch_total) == !unchecked);
+        got_free(g);
+        golden_free(&w);
+        mc_engine_close(e);
+    }
+}
+
 static int chain_pick(void *self, struct mc_pick_seq *s, const struct mc_params *want,
                       struct mc_params *out, struct mc_err *err)
 {
@@ -152,6 +195,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(policy_that_fails_is_served_by_the_builtin),
     cmocka_unit_test(policy_that_writes_garbage_is_trimmed),
     cmocka_unit_test(policy_pick_of_candidate_two_gives_the_second_best),
+    cmocka_unit_test(policy_page_that_is_not_its_own_ends_a_sequence_unless_unchecked),
 };
 
 MC_TEST_MAIN(tests)

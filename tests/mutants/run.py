@@ -96,4 +96,5 @@ def main():
     return 1 if lived else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
