@@ -1,13 +1,16 @@
-/* eval.c - `mascon eval MODEL --golden DIR`: is the model what the reference says it is?
+/* eval.c - `mascon eval MODEL`: is the model what the reference says it is?
  *
- * Opens a model on a backend and holds it against golden files: one line a file, exit 1
- * when any is over its tolerance. A file kind that is absent is no error; DIR without any
- * is. The comparisons are in golden.c. OWNS nothing after it returns. THREAD: main. */
+ * --golden DIR holds it against golden files: one line a file, exit 1 when any is over its
+ * tolerance; a file kind that is absent is no error, DIR without any is (golden.c).
+ * --text FILE gives its perplexity over a text (perplexity.c). OWNS nothing after it
+ * returns. THREAD: main. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/cli/cli.h"
 #include "core/cli/golden.h"
+#include "core/cli/perplexity.h"
 #include "core/model/load.h"
 
 struct opened {
@@ -50,18 +53,32 @@ static int kv_of(const struct mc_settings *s, enum mc_kv_layout *out, struct mc_
     return 0;
 }
 
+static int run_text(const struct opened *o, const char *path, enum mc_kv_layout kv,
+                    bool json, struct mc_err *err)
+{
+    struct mc_perplexity p;
+    int rc = mc_perplexity(&o->model, o->tok, kv, path, &p, err);
+
+    if (rc == 0)
+        printf(json ? "{\"perplexity\":%.6f,\"nll\":%.8f,\"tokens\":%d,\"scored\":%d}\n"
+                    : "perplexity %.4f (nll %.6f) over %d tokens, %d of them scored\n",
+               exp(p.nll), p.nll, p.n_token, p.n_scored);
+    return rc;
+}
+
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
 {
-    const char *golden = NULL;
+    const char *golden = NULL, *text = NULL;
     bool json = false;
     const struct mc_flag flags[] = {
         {"golden", "DIR", &golden, "directory of golden files to be held against"},
+        {"text", "FILE", &text, "a text whose perplexity is wanted"},
         {"json", NULL, &json, "one JSON object a line"},
         {0},
     };
     struct mc_settings set;
     struct mc_args a = {.word = "eval",
-                        .usage = "MODEL --golden DIR [flags]",
+                        .usage = "MODEL (--golden DIR | --text FILE) [flags]",
                         .who = MC_FOR_EVAL,
                         .flags = flags,
                         .min = 1,
@@ -72,8 +89,8 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
     struct mc_err err = {0};
     int rc = mc_args_parse(&a, argc, argv, lua);
 
-    if (rc < 0 && !golden) {
-        fprintf(stderr, "mascon: eval: --golden DIR says what to compare with\n");
+    if (rc < 0 && !golden == !text) {
+        fprintf(stderr, "mascon: eval: one of --golden DIR and --text FILE is needed\n");
         rc = 2;
     }
     if (rc >= 0) {
@@ -83,7 +100,9 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
     rc = kv_of(&set, &kv, &err);
     if (rc == 0)
         rc = open_all(a.pos[0], &set, &o, &err);
-    if (rc == 0) {
+    if (rc == 0 && text) {
+        rc = run_text(&o, text, kv, json, &err);
+    } else if (rc == 0) {
         struct mc_golden g = {.dir = golden, .model = &o.model, .tok = o.tok, .lua = lua,
                               .kv = kv, .exact = strcmp(set.backend, "ref") == 0,
                               .json = json};
