@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/utf8.h"
+
 struct code_row {
     const char *name;
     int http;
@@ -56,19 +58,10 @@ const char *mc_code_api(int code)
     return row_of(code)->api;
 }
 
-/* Drops a multi-byte sequence that vsnprintf cut in two. */
+/* Drops a character that vsnprintf cut in two. */
 static void trim_utf8(char *s)
 {
-    size_t n = strlen(s), i = n;
-    size_t need;
-
-    while (i > 0 && ((unsigned char)s[i - 1] & 0xC0) == 0x80)
-        i--;
-    if (i == 0 || (unsigned char)s[i - 1] < 0xC0)
-        return;
-    need = (unsigned char)s[i - 1] >= 0xF0 ? 4 : (unsigned char)s[i - 1] >= 0xE0 ? 3 : 2;
-    if (n - (i - 1) < need)
-        s[i - 1] = 0;
+    s[mc_utf8_ready(s, strlen(s))] = 0;
 }
 
 static void one_line(char *s)

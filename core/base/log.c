@@ -3,7 +3,8 @@
  * Owns the table of unit levels, which only grows. THREAD: any; the table is read
  * without a lock: a row is published by the release store of n_unit.
  * Always true: a line is at most LINE_MAX_ bytes and one write(2), so lines of
- * different threads never mix; control bytes and ESC in a message are escaped. */
+ * different threads never mix; control bytes in a message are escaped and what is not
+ * UTF-8 is replaced, so that a line of JSON is JSON. */
 #include "core/base/log.h"
 
 #include <pthread.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/base/err.h"
+#include "core/base/utf8.h"
 
 enum { LINE_MAX_ = 2048, UNIT_MAX = 32 };
 
@@ -108,7 +110,8 @@ static size_t escape(char *dst, size_t cap, const char *src, bool json)
 
 void mc_log_at(enum mc_log_level level, const char *unit, const char *fmt, ...)
 {
-    char msg[LINE_MAX_ / 2], safe[LINE_MAX_ - 160], line[LINE_MAX_], when[32];
+    char msg[LINE_MAX_ / 2], clean[3 * sizeof msg + 1], safe[LINE_MAX_ - 160];
+    char line[LINE_MAX_], when[32];
     bool json = atomic_load_explicit(&as_json, memory_order_relaxed);
     struct timespec ts;
     struct tm tm;
@@ -120,7 +123,8 @@ void mc_log_at(enum mc_log_level level, const char *unit, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(msg, sizeof msg, fmt, ap);
     va_end(ap);
-    escape(safe, sizeof safe, msg, json);
+    clean[mc_utf8_clean(msg, strlen(msg), clean)] = 0;
+    escape(safe, sizeof safe, clean, json);
     clock_gettime(CLOCK_REALTIME, &ts);
     gmtime_r(&ts.tv_sec, &tm);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
