@@ -17,8 +17,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/base/thread.h"
 #include "core/serve/text.h"
 
 enum { RING_START = 32 };
@@ -236,15 +236,15 @@ int mc_gen_take(struct mc_gen *g, struct mc_piece *out, const struct mc_end **en
     return 2;
 }
 
-/* False when `until` (NULL: never) came first. */
-static bool wait_more(struct mc_gen *g, const struct timespec *until)
+/* False when `until` (negative: never) came first. */
+static bool wait_more(struct mc_gen *g, double until)
 {
     int rc = 0;
 
     pthread_mutex_lock(&g->lock);
     while (g->n == 0 && !g->ended && rc != ETIMEDOUT)
-        rc = until ? pthread_cond_timedwait(&g->more, &g->lock, until)
-                   : pthread_cond_wait(&g->more, &g->lock);
+        rc = until < 0 ? pthread_cond_wait(&g->more, &g->lock)
+                       : mc_cond_wait_until(&g->more, &g->lock, until);
     pthread_mutex_unlock(&g->lock);
     return rc != ETIMEDOUT;
 }
@@ -252,19 +252,12 @@ static bool wait_more(struct mc_gen *g, const struct timespec *until)
 int mc_gen_wait(struct mc_gen *g, double timeout_s, struct mc_piece *out,
                 const struct mc_end **end)
 {
-    struct timespec until;
+    double until = timeout_s < 0 ? -1 : mc_now() + timeout_s;
     int rc;
 
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    if (timeout_s >= 0) {
-        double s = (double)until.tv_sec + timeout_s + (double)until.tv_nsec / 1e9;
-
-        until.tv_sec = (time_t)s;
-        until.tv_nsec = (long)((s - (double)until.tv_sec) * 1e9);
-    }
     do
         rc = mc_gen_take(g, out, end);
-    while (rc == 0 && wait_more(g, timeout_s >= 0 ? &until : NULL));
+    while (rc == 0 && wait_more(g, until));
     return rc;
 }
 
@@ -301,14 +294,10 @@ void mc_gen_close(struct mc_gen *g)
 static struct mc_gen *gen_new(void)
 {
     struct mc_gen *g = calloc(1, sizeof *g);
-    pthread_condattr_t attr;
 
     if (!g)
         return NULL;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&g->more, &attr);
-    pthread_condattr_destroy(&attr);
+    mc_cond_init(&g->more);
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->bell, NULL);
     atomic_init(&g->refs, 1);

@@ -10,13 +10,11 @@
 #include "core/serve/pump.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/log.h"
+#include "core/base/thread.h"
 #include "core/serve/dialect.h"
 
 enum { OUT_SOON = 65536 }; /* bytes gathered before they are handed over */
@@ -57,14 +55,6 @@ struct mc_pump {
     bool stop;
     int n_blocked; /* pump thread */
 };
-
-static double now_s(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
 
 /* ---- lists; lock held ------------------------------------------------------------------ */
 
@@ -231,7 +221,7 @@ static bool advance(struct mc_pump_job *j)
 static void ping(struct mc_pump_job *j)
 {
     if (j->state == RUNNING && j->answer.o.stream && j->out.n == 0 &&
-        now_s() - j->t_out > j->answer.o.ping_s)
+        mc_now() - j->t_out > j->answer.o.ping_s)
         mc_buf_puts(&j->out, ": ping\n\n");
 }
 
@@ -252,7 +242,7 @@ static int flush(struct mc_pump_job *j)
         rc = mc_res_write(j->req, j->out.p, j->out.n);
     if (rc == 0) {
         j->out.n = 0;
-        j->t_out = now_s();
+        j->t_out = mc_now();
     }
     return rc;
 }
@@ -278,7 +268,7 @@ static void run(struct mc_pump_job *j)
 /* Lock held: those that nobody rings for. */
 static void enqueue_due(struct mc_pump *p)
 {
-    double now = now_s();
+    double now = mc_now();
 
     for (struct mc_pump_job *j = p->all; j; j = j->next)
         if (j->blocked || now - j->t_out > j->answer.o.ping_s)
@@ -288,12 +278,11 @@ static void enqueue_due(struct mc_pump *p)
 /* Lock held. */
 static void wait_bell(struct mc_pump *p)
 {
-    double until = now_s() + (p->n_blocked > 0 ? BLOCKED_TICK_S : TICK_S);
-    struct timespec ts = {(time_t)until, (long)((until - (double)(time_t)until) * 1e9)};
+    double until = mc_now() + (p->n_blocked > 0 ? BLOCKED_TICK_S : TICK_S);
 
     if (!p->all)
         pthread_cond_wait(&p->bell, &p->lock);
-    else if (pthread_cond_timedwait(&p->bell, &p->lock, &ts) == ETIMEDOUT)
+    else if (mc_cond_wait_until(&p->bell, &p->lock, until) == ETIMEDOUT)
         enqueue_due(p);
 }
 
@@ -379,7 +368,7 @@ void mc_pump_start(struct mc_pump_job *j, struct mc_gen **gens, int n, void (*do
 
     j->done = done;
     j->ctx = ctx;
-    j->t_out = now_s();
+    j->t_out = mc_now();
     j->gen = calloc((size_t)n, sizeof *j->gen);
     if (j->gen && mc_answer_choices(&j->answer, n) == 0) {
         memcpy(j->gen, gens, (size_t)n * sizeof *j->gen);
@@ -416,23 +405,15 @@ void mc_pump_gone(struct mc_pump *p, struct mc_req *r)
 int mc_pump_open(const struct mc_tok *tok, struct mc_pump **out, struct mc_err *err)
 {
     struct mc_pump *p = calloc(1, sizeof *p);
-    pthread_condattr_t attr;
-    sigset_t all, old;
     int rc;
 
     if (!p)
         return mc_fail(err, MC_ENOMEM, "no memory for the pump");
     p->tok = tok;
     p->ready_end = &p->ready;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->bell, &attr);
-    pthread_condattr_destroy(&attr);
+    mc_cond_init(&p->bell);
     pthread_mutex_init(&p->lock, NULL);
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(&p->thread, NULL, pump_main, p);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    rc = mc_thread_run(&p->thread, pump_main, p);
     if (rc != 0) {
         pthread_cond_destroy(&p->bell);
         pthread_mutex_destroy(&p->lock);
