@@ -1,8 +1,8 @@
 /* kernels.h - the operation table: what a forward pass may ask of a device.
  *
  * The contract between the forward passes (core/model), the engine (core/engine) and the
- * bodies: kernels/ref (scalar, the oracle), kernels/cpu (SIMD), kernels/cuda. It includes
- * nothing of ours and names no CUDA type.
+ * bodies: kernels/ref (scalar, the oracle) and kernels/cpu (SIMD). It is written for a
+ * CUDA backend too, but includes nothing of ours and names no CUDA type.
  *
  * Rules
  *  1. An operation is three functions over one plain params struct. need() at boot: scratch
@@ -311,12 +311,15 @@ struct mc_page_check_p {
     struct mc_slot *slots;
 };
 
+/* How often a token was generated (it sticks at the top), and whether the prompt has it. */
+enum { MC_COUNT_OUT = 0x7fff, MC_COUNT_SEEN = 0x8000 };
+
 /* table_apply: all uploads of a step in one launch: copies the staged row arrays to their
  * fixed addresses, then applies the deltas. Not part of a graph (its source alternates). */
 struct mc_table_apply_p {
     struct mc_kv kv;
     struct mc_slot *slots;         /* [n_slot] */
-    uint16_t *counts;              /* [n_slot][V]: output count, bit 15: in the prompt */
+    uint16_t *counts;              /* [n_slot][V]: MC_COUNT_... */
     struct mc_bias *bias;          /* [n_slot][MC_MAX_BIAS] */
     int32_t vocab;                 /* V: row pitch of counts */
     const void *rows_from;         /* staging */
@@ -355,8 +358,7 @@ struct mc_join_p {
 };
 
 /* linear: y_i = act * W_i^T (+ bias_i), for up to four matrices of one input. Output f32
- * sums rounded to y's type. rows may be NULL-like for gathered rows: n_live then gives the
- * live row count in device memory and cap the capacity. */
+ * sums rounded to y's type. The rows are those of a step or gathered ones: n_live says. */
 struct mc_linear_p {
     const int32_t *n_live; /* device: live rows */
     int32_t cap, n_w;
@@ -437,7 +439,7 @@ struct mc_attn_merge_p {
     struct mc_act act;
 };
 
-/* gather_rows: x_out[r] = act of row out_row[r]; norm is the last join's norm_out. */
+/* gather_rows: out[r] = norm[out_row[r]]; norm is the last join's norm_out. */
 struct mc_gather_rows_p {
     struct mc_rows rows;
     const void *norm; /* [T,H] row type */

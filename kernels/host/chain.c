@@ -9,8 +9,6 @@
 #include "kernels/host/host.h"
 #include "kernels/host/vocab.h"
 
-enum { SEEN = 0x8000, COUNT = 0x7fff };
-
 static void ban_masks(const struct mc_chain_p *p, const struct mc_samp *s, float *x)
 {
     int32_t words = (p->vocab + 31) / 32, i, w;
@@ -42,7 +40,7 @@ static void penalise(const struct mc_chain_p *p, const struct mc_samp *s, int32_
         }
         if (c[i] == 0)
             continue;
-        n = c[i] & COUNT;
+        n = c[i] & MC_COUNT_OUT;
         x[i] = x[i] > 0 ? x[i] / s->rep : x[i] * s->rep;
         if (n > 0)
             x[i] -= s->presence + s->frequency * (float)n;

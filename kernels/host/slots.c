@@ -1,23 +1,19 @@
 /* slots.c - what changes sequence state: table_apply before a step, commit after it; and
  * gather_rows, which picks the rows that are sampled.
  *
- * counts [n_slot][V]: low 15 bits how often a token was generated (it sticks at the top),
- * bit 15 whether it is in the prompt. They are kept only for slots that sample with
- * penalties, since nobody else looks at them: clearing V counters at every admission would
+ * counts [n_slot][V] are kept only for slots that sample with penalties, since nobody else looks at them: clearing V counters at every admission would
  * cost more than the admission. Owns nothing; bodies run on a stream's threads. */
 #include <string.h>
 
 #include "kernels/host/cast.h"
 #include "kernels/host/host.h"
 
-enum { SEEN = 0x8000, COUNT = 0x7fff };
-
 static void count_add(uint16_t *c, int by)
 {
-    int n = (*c & COUNT) + by;
+    int n = (*c & MC_COUNT_OUT) + by;
 
-    n = n < 0 ? 0 : n > COUNT ? COUNT : n;
-    *c = (uint16_t)((*c & SEEN) | n);
+    n = n < 0 ? 0 : n > MC_COUNT_OUT ? MC_COUNT_OUT : n;
+    *c = (uint16_t)((*c & MC_COUNT_SEEN) | n);
 }
 
 /* ---- table_apply --------------------------------------------------------------------- */
@@ -60,7 +56,7 @@ static void delta_apply(const struct mc_table_apply_p *p, const struct mc_delta 
         break;
     case MC_DELTA_SEEN:
         if (keep)
-            counts[d->value] |= SEEN;
+            counts[d->value] |= MC_COUNT_SEEN;
         break;
     case MC_DELTA_GEN:
         if (keep)

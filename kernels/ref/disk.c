@@ -4,7 +4,7 @@
  * Always true: reads only the bytes of the row asked for, by memcpy or byte loads, so a
  * part of a matrix need not be aligned; every product and sum is one rounding, in the
  * order written here, which is the order of the formats' own reference code (compared bit
- * for bit in tests/c/test_disk.c).
+ * for bit in tests/c/test_matrix.c).
  *
  * A ggml block is a run of 32 or 256 columns of one row: f16 scales first (last in Q6_K),
  * then packed codes. In the 32-column blocks byte j holds column j in its low nibble and

@@ -2,7 +2,7 @@
  *
  * It is the oracle for every other backend: with activations in f32 it is compared with
  * other programs, with ref_act it rounds activations where another backend does, so that
- * the two are compared at equal rounding. */
+ * the two are compared at equal rounding. Owns the backend. THREAD: any. */
 #include <stdio.h>
 #include <stdlib.h>
 
