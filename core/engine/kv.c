@@ -223,21 +223,6 @@ int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bo
     return i;
 }
 
-void mc_kv_forget(struct mc_pages *kv)
-{
-    for (int32_t i = 0; i < kv->n; i++) {
-        struct page *p = &kv->page[i];
-
-        if (p->found)
-            table_remove(kv, i);
-        if (p->state == CACHED) {
-            unlink_page(kv, &kv->cached, i);
-            p->state = FREE;
-            append(kv, &kv->free, i);
-        }
-    }
-}
-
 /* ---- taking and giving ------------------------------------------------------------- */
 
 int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag)

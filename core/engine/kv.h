@@ -2,14 +2,13 @@
  *
  * Rules
  *  1. A page is free, held (refs > 0), cached (refs 0, findable by prefix) or pending
- *     (given back, but an enqueued step may still name it). free + held + cached +
- * pending
- *     == total, always.
+ *     (given back, but an enqueued step may still name it). Always: free + held +
+ *     cached + pending == total.
  *  2. A page given back with a ticket becomes cached or free only after mc_kv_settle has
  *     seen that ticket done.
  *  3. A full page is findable by the hash of all ids up to its end and of the salt; its
- * own ids are compared on a hit, so that a collision is a miss. A page that is not full
- * is never shared.
+ *     own ids are compared on a hit, so that a collision is a miss. A page that is not
+ *     full is never shared.
  *  4. Taking a page stamps a new tag: whoever held it before no longer matches.
  * OWNS the counts, not the memory of the pages. THREAD: the engine's. */
 #ifndef MC_ENGINE_KV_H
@@ -50,7 +49,5 @@ bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h,
                    const int32_t *ids);
 /* The page found, or -1; with take, refs go up. */
 int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bool take);
-/* Forgets every cached page; held ones stop being findable. */
-void mc_kv_forget(struct mc_pages *kv);
 
 #endif

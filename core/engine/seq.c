@@ -2,8 +2,7 @@
  *
  * Owns the copies made of a request and the ids list. THREAD: mc_seq_fill the submitter's
  * (the record is not shared yet); the rest the engine's.
- * Always true: ids[0..n_ids) is the whole known context; chain covers full pages of it.
- */
+ * Always true: ids[0..n_ids) is the whole known context; chain covers full pages of it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -30,8 +29,7 @@ static int check_ids(const struct mc_engine *e, const struct mc_request *r,
     if (r->n_ids + (r->limit != 0) > room)
         return mc_fail_param(
             err, MC_ECTX, "prompt",
-            "the prompt has %d tokens; with room for one more, the context "
-            "holds %d",
+            "the prompt has %d tokens; with room for one more, the context holds %d",
             r->n_ids, room);
     for (int32_t i = 0; i < r->n_ids; i++)
         if (r->ids[i] < 0 || r->ids[i] >= e->model.n_real)
@@ -146,6 +144,12 @@ static struct mc_hash root_of(const struct mc_request *r)
     return mc_kv_root(&who, sizeof who);
 }
 
+static void free_buffers(struct mc_seq *q)
+{
+    free(q->ids), free(q->page), free(q->chain), free(q->bias);
+    q->ids = q->page = NULL, q->chain = NULL, q->bias = NULL;
+}
+
 int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *r,
                 struct mc_err *err)
 {
@@ -168,8 +172,7 @@ int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *
     if (!r->seeded && getrandom(&q->seed, sizeof q->seed, 0) != sizeof q->seed)
         q->seed = (uint64_t)(mc_now() * 1e9);
     if (!q->ids || !q->page || !q->chain || (r->n_bias && !q->bias)) {
-        free(q->ids), free(q->page), free(q->chain), free(q->bias);
-        q->ids = q->page = NULL, q->chain = NULL, q->bias = NULL;
+        free_buffers(q);
         return mc_fail(err, MC_ENOMEM, "no memory for a request of %d tokens", r->n_ids);
     }
     copy_request(e, q, r);
@@ -296,8 +299,7 @@ static void release(struct mc_engine *e, struct mc_seq *q)
     if (q->slot >= 0)
         e->slot_free[e->n_slot_free++] = q->slot;
     unlist(e, q);
-    free(q->ids), free(q->page), free(q->chain), free(q->bias);
-    q->ids = q->page = NULL, q->chain = NULL, q->bias = NULL;
+    free_buffers(q);
     q->slot = -1;
     pthread_mutex_lock(&e->inbox);
     q->gen += q->gen == UINT32_MAX ? 2 : 1; /* never 0 */

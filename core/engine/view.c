@@ -1,8 +1,8 @@
 /* view.c - the block that a policy sees: a copied view, rows, lanes, tenants and orders.
  *
  * Owns nothing; fills e->view. THREAD: the engine's.
- * Always true: rows are those that could run in this step or be preempted, in order of
- * arrival; offsets are 8-byte aligned; every order is a permutation of the rows. */
+ * Always true: rows are those that could run in this step, in order of arrival (one whose
+ * tokens are all in flight is left out, and its pages are in no row's count); offsets are 8-byte aligned; every order is a permutation of the rows. */
 #define _GNU_SOURCE /* qsort_r */
 #include <stdlib.h>
 #include <string.h>
