@@ -55,7 +55,7 @@ struct mc_row {
     int32_t n_draft, n_draft_max;
     float accept, us_swap, us_redo;
     float pad2_;
-    double user[4]; /* the policy's own; kept over reload, preemption, an abandoned VM */
+    double user[MC_N_USER]; /* the policy's own; kept over reload, preemption, an abandoned VM */
 };
 
 struct mc_party { /* a lane or a tenant */
@@ -107,7 +107,7 @@ struct mc_plan {
     int32_t tok_left, row_left, page_left, page_soon;
     float wait_us;
     uint32_t trimmed[8];
-    struct mc_item item[1024];
+    struct mc_item item[MC_PLAN_CAP];
 };
 
 /* Candidates of one sampled row, most likely first; p is after the chain. */
@@ -116,8 +116,8 @@ struct mc_cands {
     float rest, lse;
     uint32_t flags;
     int32_t drawn; /* the device's own token */
-    int32_t id[64];
-    float p[64], logit[64];
+    int32_t id[MC_CAND_CAP];
+    float p[MC_CAND_CAP], logit[MC_CAND_CAP];
 };
 
 /* Sampling as asked for by a client (want) and as decided by chain(). */
@@ -143,7 +143,7 @@ struct mc_pick_seq {
     int32_t n_tail;
     int32_t tail[32]; /* the last n_tail generated tokens, newest last */
     struct mc_params want; /* as the client asked; chain() notes it here */
-    double state[16]; /* declared slots, by position */
+    double state[MC_N_STATE]; /* declared slots, by position */
 };
 
 /* One hook call: what lua/host/step.c and lua/mc/step.lua say to each other. */
@@ -159,7 +159,7 @@ struct mc_hook_io {
     int32_t n_vocab, n_listed; /* length of the list just made */
     int32_t pad_;
     double now;
-    double state[16]; /* the scheduler's declared slots */
+    double state[MC_N_STATE]; /* the scheduler's declared slots */
 };
 
 enum mc_list { MC_LIST_RUNNING, MC_LIST_READY, MC_LIST_PAUSED };
