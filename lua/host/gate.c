@@ -84,6 +84,9 @@ int mc_gate_call(struct mc_vm *vm, int n_arg, int n_result, int64_t budget_us,
     }
     vm->text[0] = 0;
     vm->trace[0] = 0;
+#ifdef MC_SANITIZE
+    lua_gc(vm->L, LUA_GCCOLLECT, 0); /* what is not held by a reference goes early */
+#endif
     why = sigsetjmp(*mc_limit_env(l), 0);
     if (why) {
         mc_limit_disarm(l);

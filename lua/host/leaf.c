@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/base/log.h"
 #include "lua/host/limit.h"
@@ -74,6 +75,15 @@ static int32_t leaf_add_set(struct mc_stepvm *s, const char *pattern, int32_t n,
 static const uint32_t *leaf_set_bits(struct mc_stepvm *s, int32_t handle)
 {
     return mc_sets_bits(s->opts.sets, handle);
+}
+
+static double leaf_wall_time(struct mc_stepvm *s)
+{
+    struct timespec t;
+
+    (void)s;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static int32_t leaf_list_rows(struct mc_stepvm *s, int32_t kind, int32_t order, int32_t lane)
@@ -241,6 +251,7 @@ void mc_leaf_push_host(lua_State *L, struct mc_stepvm *s)
     set_address(L, "find_set", (void *)leaf_find_set);
     set_address(L, "add_set", (void *)leaf_add_set);
     set_address(L, "set_bits", (void *)leaf_set_bits);
+    set_address(L, "wall_time", (void *)leaf_wall_time);
     set_address(L, "list_rows", (void *)leaf_list_rows);
     set_address(L, "head_of", (void *)leaf_head_of);
     set_address(L, "find_lane", (void *)leaf_find_lane);

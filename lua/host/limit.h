@@ -3,9 +3,9 @@
  * A runaway script is left by siglongjmp from a timer's signal, so that no pcall, error
  * handler or loop in compiled code can hold it. Memory is limited by the same jump in VMs
  * that compile: this LuaJIT crashes now and then when an allocation fails on a trace
- * (LuaJIT issues 52 and 1247), so it never sees one fail. The VM is broken afterwards and must be
- * given up whole (mc_vm_abandon). THREAD: each thread has its own limit; one is armed at a
- * time. Used by gate.c and by C functions that Lua calls (hold, release).
+ * (LuaJIT issues 52 and 1247), so it never sees one fail. The VM is broken afterwards
+ * and must be given up whole (mc_vm_close). THREAD: each thread has its own limit; one is
+ * armed at a time. Used by gate.c and by C functions that Lua calls (hold, release).
  *
  * When the jump is allowed. All of these must be true, else the signal looks again 100 us
  * later:

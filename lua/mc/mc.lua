@@ -9,6 +9,8 @@ local near = require "mc.near"
 local vocab = require "mc.pick".vocab
 
 local IO = abi.at("const struct mc_hook_io *", "io")
+local HOST = abi.at("void *", "host")
+local wall_time = abi.leaf("double (*)(void *)", "wall_time")
 
 local ELSEWHERE = {}
 for name in ([[submit seqs seq cancel why engine top kv tensor shared spawn sleep every
@@ -54,6 +56,11 @@ local mc = {
 --- Seconds on the clock of view.now and the rows' times; does not move within a step.
 function mc.now()
   return IO.now
+end
+
+--- Seconds since 1970.
+function mc.time()
+  return wall_time(HOST)
 end
 
 return frozen("mc", mc, function(k)
