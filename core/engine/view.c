@@ -2,7 +2,8 @@
  *
  * Owns nothing; fills e->view. THREAD: the engine's.
  * Always true: rows are those that could run in this step, in order of arrival (one whose
- * tokens are all in flight is left out, and its pages are in no row's count); offsets are 8-byte aligned; every order is a permutation of the rows. */
+ * tokens are all in flight is left out, and its pages are in no row's count); offsets are
+ * 8-byte aligned; every order is a permutation of the rows. */
 #define _GNU_SOURCE /* qsort_r */
 #include <stdlib.h>
 #include <string.h>

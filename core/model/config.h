@@ -1,7 +1,8 @@
 /* config.h - what a checkpoint says of its model, checked and in one shape.
  *
  * Filled from config.json (+ generation_config.json) or GGUF metadata. A field that is not
- * understood and would change the result is refused by name. Plain data: OWNS nothing. THREAD: any. */
+ * understood and would change the result is refused by name. Plain data: OWNS nothing.
+ * THREAD: any. */
 #ifndef MC_MODEL_CONFIG_H
 #define MC_MODEL_CONFIG_H
 

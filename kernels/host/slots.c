@@ -1,8 +1,9 @@
 /* slots.c - what changes sequence state: table_apply before a step, commit after it; and
  * gather_rows, which picks the rows that are sampled.
  *
- * counts [n_slot][V] are kept only for slots that sample with penalties, since nobody else looks at them: clearing V counters at every admission would
- * cost more than the admission. Owns nothing; bodies run on a stream's threads. */
+ * counts [n_slot][V] are kept only for slots that sample with penalties, since nobody else
+ * looks at them: clearing V counters at every admission would cost more than the admission.
+ * Owns nothing; bodies run on a stream's threads. */
 #include <string.h>
 
 #include "kernels/host/cast.h"

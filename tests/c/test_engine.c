@@ -130,6 +130,31 @@ static void solo_greedy(const struct mc_model *m, const int32_t *ids, int32_t n,
     mc_solo_close(s);
 }
 
+static void solo_refuses_ids_and_rows_that_are_not_there(void **state)
+{
+    const struct mc_solo_opts o = {.context = 64, .rows = 8, .outs = 2, .kv = MC_KV_F32};
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){0}, NULL);
+    const int32_t v = e->model.cfg.vocab;
+    const struct {
+        int32_t id, row;
+    } bad[] = {{-1, 0}, {v, 0}, {1, -1}, {1, 3}};
+    struct mc_solo *s = NULL;
+    struct mc_err err = {0};
+    const float *x;
+
+    (void)state;
+    assert_ok(mc_solo_open(&e->model, &o, &s, &err), err);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const int32_t ids[3] = {1, 2, bad[i].id};
+
+        assert_int_equal(mc_solo_run(s, ids, 3, &bad[i].row, 1, NULL, &x, &err), MC_EARG);
+    }
+    assert_ok(mc_solo_run(s, (int32_t[]){1, 2, v - 1}, 3, (int32_t[]){2}, 1, NULL, &x, &err),
+              err);
+    mc_solo_close(s);
+    mc_engine_close(e);
+}
+
 /* The engine runs every step by replaying graphs recorded at boot. Sequences join and
  * leave, and lengths go over page and split borders, without another forward call. */
 static void graph_replays_as_sequences_join_and_leave(void **state)
@@ -371,6 +396,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(engine_small_chunks_change_nothing),
     cmocka_unit_test(engine_reads_the_weights_once_a_step_whatever_the_batch),
     cmocka_unit_test(graph_replays_as_sequences_join_and_leave),
+    cmocka_unit_test(solo_refuses_ids_and_rows_that_are_not_there),
     cmocka_unit_test(engine_repeated_prompt_reuses_whole_pages_only),
     cmocka_unit_test(engine_other_salt_or_tenant_does_not_share),
     cmocka_unit_test(engine_prompt_logprobs_cover_the_whole_prompt_each_time),
