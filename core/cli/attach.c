@@ -164,7 +164,7 @@ static bool add_line(char **chunk, size_t *n, const char *line, size_t len)
 
 static int session(struct mc_client *c, bool terminal)
 {
-    struct mc_edit *e = mc_edit_open(complete, c);
+    struct mc_edit *e = mc_edit_open(&interrupted, complete, c);
     char *chunk = NULL;
     size_t n = 0;
     int rc = 0;

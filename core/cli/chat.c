@@ -194,7 +194,7 @@ static int answer(struct chat *c, const char *text, size_t n, struct mc_err *err
 
 static int talk(struct chat *c)
 {
-    struct mc_edit *e = mc_edit_open(NULL, NULL);
+    struct mc_edit *e = mc_edit_open(&interrupted, NULL, NULL);
     enum mc_edit_end end = MC_EDIT_LINE;
     struct mc_err err;
     const char *line;

@@ -3,7 +3,6 @@
 #include "core/cli/client.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/cli/term.h"
 #include "core/serve/rpc.h"
 #include "core/serve/wire.h"
 
@@ -84,13 +84,9 @@ static int send_value(struct mc_client *c, json_t *v, struct mc_err *err)
 /* Waits for bytes; a signal meanwhile interrupts what runs at the other end. */
 static int receive(struct mc_client *c, struct mc_err *err)
 {
-    struct pollfd p = {.fd = c->fd, .events = POLLIN};
     ssize_t got;
 
-    while (poll(&p, 1, -1) < 0 && errno == EINTR) {
-        if (!c->interrupt || !*c->interrupt)
-            continue;
-        *c->interrupt = 0;
+    while (!mc_term_wait(c->fd, c->interrupt)) {
         if (send_value(c, json_pack("[i, s, []]", 2, "repl.cancel"), err) < 0)
             return MC_EIO;
     }

@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "core/cli/edit.h"
 
-#include <errno.h>
 #include <histedit.h>
 #include <locale.h>
 #include <poll.h>
@@ -18,12 +17,14 @@
 #include <unistd.h>
 
 #include "core/base/utf8.h"
+#include "core/cli/term.h"
 
 enum { BULK = 256, PAUSE_MS = 20, HISTORY = 1000, HISTORY_LINE = 4096, CTRL_D = 4 };
 
 struct mc_edit {
     EditLine *el;
     History *hist;
+    volatile sig_atomic_t *interrupt;
     char history_file[512];
     char **(*complete)(void *ctx, const char *text);
     void *ctx;
@@ -47,15 +48,15 @@ static const char *prompt_of(EditLine *el)
 
 /* ---- reading --------------------------------------------------------------------------- */
 
-/* At least one unused byte; false at the end or when a signal came. */
+/* At least one unused byte; false at the end or when Ctrl-C came. */
 static bool fill(struct mc_edit *e)
 {
     ssize_t got;
 
     if (e->at < e->n)
         return true;
-    got = read(STDIN_FILENO, e->buf, sizeof e->buf);
-    e->interrupted = got < 0 && errno == EINTR;
+    e->interrupted = !mc_term_wait(STDIN_FILENO, e->interrupt);
+    got = e->interrupted ? 0 : read(STDIN_FILENO, e->buf, sizeof e->buf);
     e->eof = got <= 0 && !e->interrupted;
     e->at = 0;
     e->n = got > 0 ? (size_t)got : 0;
@@ -333,7 +334,8 @@ static void find_history(struct mc_edit *e)
     snprintf(e->history_file, sizeof e->history_file, "%s/history", dir);
 }
 
-struct mc_edit *mc_edit_open(char **(*complete)(void *ctx, const char *text), void *ctx)
+struct mc_edit *mc_edit_open(volatile sig_atomic_t *interrupt,
+                             char **(*complete)(void *ctx, const char *text), void *ctx)
 {
     struct mc_edit *e = calloc(1, sizeof *e);
     HistEvent ev;
@@ -342,6 +344,7 @@ struct mc_edit *mc_edit_open(char **(*complete)(void *ctx, const char *text), vo
         return NULL;
     if (!setlocale(LC_CTYPE, "C.UTF-8"))
         setlocale(LC_CTYPE, "");
+    e->interrupt = interrupt;
     e->complete = complete;
     e->ctx = ctx;
     e->prompt = "> ";
@@ -362,7 +365,7 @@ struct mc_edit *mc_edit_open(char **(*complete)(void *ctx, const char *text), vo
     el_set(e->el, EL_HIST, history, e->hist);
     el_set(e->el, EL_SIGNAL, 0);
     el_set(e->el, EL_GETCFN, get_char);
-    el_set(e->el, EL_ADDFN, "mc-complete", "completes a name", on_tab);
+    el_wset(e->el, EL_ADDFN, L"mc-complete", L"completes a name", on_tab);
     el_set(e->el, EL_BIND, "^I", "mc-complete", NULL);
     fputs("\x1b[?2004h", stdout); /* brackets around pastes */
     fflush(stdout);

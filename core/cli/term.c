@@ -1,6 +1,9 @@
 /* term.c - see term.h. OWNS nothing. */
+#define _GNU_SOURCE
 #include "core/cli/term.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 
 void mc_term_put(const char *s, size_t n, bool terminal)
@@ -21,4 +24,26 @@ void mc_term_put(const char *s, size_t n, bool terminal)
         else
             putchar(c);
     }
+}
+
+int mc_term_wait(int fd, volatile sig_atomic_t *interrupt)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    sigset_t block, old;
+    int rc = 0;
+
+    /* blocked but in ppoll: one that comes between the check and the wait is not lost */
+    sigemptyset(&block);
+    sigaddset(&block, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &block, &old);
+    while (rc <= 0 && !(interrupt && *interrupt)) {
+        rc = ppoll(&p, 1, NULL, &old);
+        if (rc < 0 && errno != EINTR)
+            rc = 1; /* the read will say what is wrong */
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc > 0)
+        return 1;
+    *interrupt = 0;
+    return 0;
 }

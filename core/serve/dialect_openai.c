@@ -423,7 +423,7 @@ static bool copy_prompts(struct mc_answer *a, const struct mc_pump_opts *o)
     a->o.n_prompts = ok ? o->n_prompts : 0;
     for (int32_t i = 0; i < a->o.n_prompts; i++) {
         const struct mc_pump_prompt *from = &o->prompts[i];
-        size_t n_ids = o->token_ids ? (size_t)from->n_ids : 0;
+        size_t n_ids = o->token_ids || o->prompt_logprobs ? (size_t)from->n_ids : 0;
 
         p[i] = *from;
         p[i].n_echo = from->echo ? from->n_echo : 0;

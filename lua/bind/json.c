@@ -260,8 +260,12 @@ static int add_field(lua_State *L, int idx, json_t *out, int depth, struct pull 
     lua_pop(L, 1);
     if (!item)
         return MC_EARG;
-    if (memchr(key, 0, n) || set_field(out, key, item, p) < 0)
-        return mc_fail(p->err, MC_EARG, "a key is not valid UTF-8 or holds a NUL");
+    if (memchr(key, 0, n)) {
+        json_decref(item);
+        return mc_fail(p->err, MC_EARG, "a key holds a NUL");
+    }
+    if (set_field(out, key, item, p) < 0)
+        return mc_fail(p->err, MC_EARG, "a key is not valid UTF-8");
     return 0;
 }
 

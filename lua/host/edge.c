@@ -25,7 +25,7 @@
 enum { VM_MEM = 256 << 20, ROUTES_MAX = 128, ROUTE_NAME = 128 };
 
 #ifdef MC_SANITIZE
-static const struct mc_burst BURST = {200000, 2000000, 10000000, NULL};
+static const struct mc_burst BURST = {200000, 1000000, 3000000, NULL};
 #else
 static const struct mc_burst BURST = {20000, 200000, 1000000, NULL};
 #endif

@@ -286,7 +286,7 @@ def runaways_get_a_500_and_others_go_on():
         began = time.monotonic()
         status, a = get(f"/loop/{n}")
         assert status in (500, 503), (n, a) # 503: out of memory
-        assert time.monotonic() - began < 10, n
+        assert time.monotonic() - began < 30, n
         assert canned() == before
     assert server.process.pid == pid and server.process.poll() is None
     server.idle()
