@@ -220,13 +220,14 @@ void mc_engine_stop(struct mc_engine *e)
 {
     struct mc_err err = {0};
 
-    if (!e->started)
-        return;
+    if (!e->stream)
+        return; /* it never opened */
     pthread_mutex_lock(&e->inbox);
     e->stopping = true;
     pthread_cond_signal(&e->bell);
     pthread_mutex_unlock(&e->inbox);
-    pthread_join(e->thread, NULL);
+    if (e->started)
+        pthread_join(e->thread, NULL);
     e->started = false;
     mc_fail(&err, MC_EDRAIN, "the server is shutting down");
     pthread_mutex_lock(&e->look);

@@ -74,6 +74,26 @@ static void engine_stop_ends_what_runs_and_waits(void **state)
 
 /* ---- ends -------------------------------------------------------------------------- */
 
+static void engine_closed_before_it_started_ends_what_waits(void **state)
+{
+    const struct mc_engine_opts o = {.model = "tests/models/tiny-llama", .kv = "f32"};
+    struct mc_engine *e = NULL;
+    int32_t ids[4] = {1, 2, 3, 4};
+    struct got *g = got_new();
+    struct mc_request r = ask_for(ids, 4, 5, g);
+    struct mc_handle h;
+    struct mc_err err = {0};
+
+    (void)state;
+    assert_ok(mc_engine_open(&o, &e, &err), err);
+    assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+    mc_engine_cancel(e, (struct mc_handle){h.seq + 1, h.gen}, "nobody");
+    mc_engine_close(e);
+    assert_true(g->ended);
+    assert_int_equal(g->end.err.code, MC_EDRAIN);
+    got_free(g);
+}
+
 static void engine_stops_at_ids_and_limits(void **state)
 {
     struct mc_engine *e = engine_open(&(struct mc_engine_opts){0}, NULL);
@@ -273,6 +293,7 @@ static void engine_penalties_count_what_was_generated_only(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(engine_cancel_gives_everything_back_in_every_state),
     cmocka_unit_test(engine_stop_ends_what_runs_and_waits),
+    cmocka_unit_test(engine_closed_before_it_started_ends_what_waits),
     cmocka_unit_test(engine_stops_at_ids_and_limits),
     cmocka_unit_test(engine_deadline_ends_a_request),
     cmocka_unit_test(engine_refuses_bad_requests_by_field),
