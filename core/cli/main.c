@@ -2,13 +2,20 @@
  *
  * core/ runs without Lua; the Lua half reaches it as the functions of struct mc_lua_half,
  * passed on here. THREAD: main. */
+#define _GNU_SOURCE /* pthread_setattr_default_np */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
 #include "lua/host/half.h"
+
+enum { STACK_BYTES = 8 << 20 };
 
 const struct mc_cmd mc_cmds[] = {
     {"attach", "[--socket PATH] [-e EXPR] [FILE]", "a Lua REPL in a running server",
@@ -71,11 +78,35 @@ static int unknown(const char *word)
     return 2;
 }
 
+/* Makes what the caller left of the process (a supervisor, a shell's limits) what the rest
+ * takes for granted. */
+static void settle_process(void)
+{
+    pthread_attr_t attr;
+    int fd = 0;
+
+    /* a socket that got a standard stream's number would be sent the log's lines */
+    while (fd >= 0 && fd <= STDERR_FILENO)
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF)
+            fd++;
+        else if (open("/dev/null", O_RDWR) != fd)
+            fd = -1;
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a log that may grow no more */
+    /* whatever ulimit -s says: kernels keep 256 KiB of tiles on a stack, Lua's C functions
+     * 8 KiB a level, and an overrun that steps over the guard page corrupts silently */
+    if (pthread_attr_init(&attr) == 0) {
+        if (pthread_attr_setstacksize(&attr, STACK_BYTES) == 0)
+            pthread_setattr_default_np(&attr);
+        pthread_attr_destroy(&attr);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct mc_cmd *c;
 
-    signal(SIGPIPE, SIG_IGN);
+    settle_process();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
         return help(stdout);

@@ -258,6 +258,8 @@ static void scan(struct mc_watch *w)
         next = c->next;
         if (c->deadline > 0 && now > c->deadline)
             expire(c);
+        else if (c->hup && !c->lingers && c->phase != MC_CONN_BUSY)
+            shutdown(c->fd, SHUT_RD); /* wakes who has read all but the end */
     }
     pthread_mutex_unlock(&w->lock);
 }

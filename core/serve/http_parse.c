@@ -4,7 +4,8 @@
  *
  * libmicrohttpd 0.9.75 lets through what two parsers may read differently (request
  * smuggling): several Content-Length, one beside Transfer-Encoding, codings other than
- * chunked, blanks before a colon. All of it is refused here. */
+ * chunked, blanks before a colon. All of it is refused here. What can't be seen from here:
+ * a line with an empty name (": x") ends the header for libmicrohttpd; proxies refuse it. */
 #include "core/serve/http_parse.h"
 
 #include <ctype.h>

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/base/json.h"
+#include "core/base/utf8.h"
 #include "core/serve/server.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/json.h"
@@ -215,8 +216,20 @@ static int l_take(lua_State *L)
 
 /* ---- decoding ------------------------------------------------------------------------- */
 
-/* decode(list[, specials]) -> text; bytes that are no UTF-8 become U+FFFD by the caller's
- * JSON or stay, as the caller wants: they are returned as they are. */
+/* The string at the stack's top with what is no UTF-8 as U+FFFD. */
+static void clean(lua_State *L)
+{
+    size_t n;
+    const char *s = lua_tolstring(L, -1, &n);
+    char *to;
+
+    if (mc_utf8_valid(s, n))
+        return;
+    to = lua_newuserdata(L, 3 * n);
+    lua_pushlstring(L, to, mc_utf8_clean(s, n, to));
+}
+
+/* decode(list[, specials]) -> text: always UTF-8, whatever the ids say. */
 static int l_decode(lua_State *L)
 {
     const struct mc_tok *tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
@@ -240,6 +253,7 @@ static int l_decode(lua_State *L)
             luaL_addlstring(&b, s, n);
     }
     luaL_pushresult(&b);
+    clean(L);
     return 1;
 }
 

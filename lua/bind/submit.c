@@ -118,11 +118,17 @@ static int add_stop(lua_State *L, struct mc_submit *s, struct mc_err *err)
     return 0;
 }
 
+/* A list of JSON or a table of Lua's, neither an object nor a marked number. */
+static bool is_list(lua_State *L, int idx)
+{
+    return lua_istable(L, idx) && !mc_json_is_map(L, idx) && !mc_json_is_number(L, idx);
+}
+
 static int read_stop(lua_State *L, struct mc_submit *s, struct mc_err *err)
 {
     int rc = 0, i, n;
 
-    if (!lua_istable(L, -1))
+    if (!is_list(L, -1))
         return add_stop(L, s, err);
     n = (int)lua_objlen(L, -1);
     for (i = 1; i <= n && rc == 0; i++) {
@@ -135,7 +141,7 @@ static int read_stop(lua_State *L, struct mc_submit *s, struct mc_err *err)
 
 static int read_stop_ids(lua_State *L, struct mc_submit *s, struct mc_err *err)
 {
-    int i, n = lua_istable(L, -1) ? (int)lua_objlen(L, -1) : -1;
+    int i, n = is_list(L, -1) ? (int)lua_objlen(L, -1) : -1;
     int rc = 0;
 
     if (n < 0 || n > MC_SUBMIT_STOP_IDS)
