@@ -134,12 +134,17 @@ static int load(struct serve *s, struct mc_err *err)
     const struct mc_lua_opts lo = {.policies = *c->policies ? c->policies : NULL,
                                    .watch = c->watch, .edge_vms = (int)c->edge_vms};
     struct mc_server *m = &s->server;
+    struct mc_engine_status st;
     int rc = mc_cli_engine(c, s->path, &m->engine, err);
 
     if (rc == 0)
         rc = mc_pump_open(mc_engine_tok(m->engine), &m->pump, err);
     if (rc == 0)
         rc = mc_tokpool_open(mc_engine_tok(m->engine), 2, &m->tokpool, err);
+    if (rc == 0) {
+        mc_engine_status(m->engine, &st);
+        mc_tokpool_limit(m->tokpool, st.max_context);
+    }
     if (rc == 0)
         rc = s->half->open(m, &lo, &s->lua, err);
     if (rc < 0)

@@ -8,11 +8,12 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum state { QUEUED, RUNNING, ENDED };
-enum { THREADS_MAX = 16 };
+enum { THREADS_MAX = 16, SHRINK = 4 /* no normal form is shorter by more (NFC: 3) */ };
 
 struct mc_tokjob {
     struct mc_tokpool *pool;
@@ -36,6 +37,8 @@ struct mc_tokpool {
     pthread_mutex_t lock;
     pthread_cond_t work, quiet; /* quiet: a done() has returned */
     struct mc_tokjob *first, *last;
+    size_t bytes_max; /* constant once jobs come */
+    int32_t tokens_max;
     int n_queued, n_thread;
     bool stop;
     pthread_t threads[THREADS_MAX];
@@ -122,6 +125,7 @@ int mc_tokpool_open(const struct mc_tok *tok, int threads, struct mc_tokpool **o
     if (!p)
         return mc_fail(err, MC_ENOMEM, "no memory for the tokeniser pool");
     p->tok = tok;
+    p->bytes_max = SIZE_MAX;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->quiet, NULL);
@@ -134,6 +138,19 @@ int mc_tokpool_open(const struct mc_tok *tok, int threads, struct mc_tokpool **o
     }
     *out = p;
     return 0;
+}
+
+void mc_tokpool_limit(struct mc_tokpool *p, int32_t tokens)
+{
+    size_t longest = 1, n;
+    bool special;
+
+    for (int32_t id = 0; id < mc_tok_n(p->tok); id++) {
+        mc_tok_piece(p->tok, id, &n, &special);
+        longest = n > longest ? n : longest;
+    }
+    p->tokens_max = tokens;
+    p->bytes_max = (size_t)tokens * longest * SHRINK;
 }
 
 void mc_tokpool_close(struct mc_tokpool *p)
@@ -154,15 +171,13 @@ void mc_tokpool_close(struct mc_tokpool *p)
     free(p);
 }
 
-static struct mc_tokjob *new_job(struct mc_tokpool *p, const struct mc_tokpart *parts, int n)
+static struct mc_tokjob *new_job(struct mc_tokpool *p, const struct mc_tokpart *parts, int n,
+                                 size_t bytes)
 {
-    size_t bytes = 0, head = sizeof(struct mc_tokjob) + (size_t)n * sizeof(struct mc_tok_part);
-    struct mc_tokjob *j;
+    size_t head = sizeof(struct mc_tokjob) + (size_t)n * sizeof(struct mc_tok_part);
+    struct mc_tokjob *j = malloc(head + bytes);
     int i;
 
-    for (i = 0; i < n; i++)
-        bytes += parts[i].n;
-    j = malloc(head + bytes);
     if (!j)
         return NULL;
     memset(j, 0, sizeof *j);
@@ -181,9 +196,18 @@ int mc_tokpool_encode(struct mc_tokpool *p, const struct mc_tokpart *parts, int 
                       unsigned flags, void (*done)(void *ctx), void *ctx,
                       struct mc_tokjob **out, struct mc_err *err)
 {
-    struct mc_tokjob *j = new_job(p, parts, n);
+    struct mc_tokjob *j;
+    size_t bytes = 0;
     bool full;
+    int i;
 
+    for (i = 0; i < n; i++)
+        bytes += parts[i].n;
+    if (bytes > p->bytes_max)
+        return mc_fail_param(err, MC_ECTX, "prompt",
+                             "the prompt has %zu bytes, more than %zu: the context holds %d "
+                             "tokens", bytes, p->bytes_max, p->tokens_max);
+    j = new_job(p, parts, n, bytes);
     if (!j)
         return mc_fail(err, MC_ENOMEM, "no memory to tokenise");
     j->flags = flags;

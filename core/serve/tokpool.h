@@ -22,10 +22,14 @@ struct mc_tokpart {
 
 int mc_tokpool_open(const struct mc_tok *tok, int threads, struct mc_tokpool **out,
                     struct mc_err *err);
+/* From here on a text that must have more than `tokens` of them, by its bytes alone, is
+ * refused unread: it would keep the threads from prompts that can be served. Called before
+ * the first encode. */
+void mc_tokpool_limit(struct mc_tokpool *p, int32_t tokens);
 /* Jobs in the queue end with MC_EDRAIN. */
 void mc_tokpool_close(struct mc_tokpool *p);
 
-/* Copies the parts; together they are one text. flags: MC_TOK_BOS, for a single part only.
+/* Copies the parts; together they are one text (MC_ECTX: over the limit). flags: MC_TOK_BOS, for a single part only.
  * done(ctx) is called on a pool thread, once, unless the job was dropped
  * before: it must only ring a bell. */
 int mc_tokpool_encode(struct mc_tokpool *p, const struct mc_tokpart *parts, int n,

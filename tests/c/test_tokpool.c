@@ -207,6 +207,29 @@ static void pool_refuses_bad_text_and_ends_jobs_when_it_closes(void **state)
     mc_tokpool_close(NULL);
 }
 
+static void pool_refuses_unread_what_can_not_fit(void **state)
+{
+    struct waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+    char *text = calloc(1, 1 << 20); /* NUL bytes: text as well */
+    struct mc_tokpart p[2] = {{text, 1 << 19, false}, {text, 1 << 19, true}};
+    struct mc_tokpool *pool = NULL;
+    struct mc_tokjob *job = NULL;
+    struct mc_err err = {0};
+
+    (void)state;
+    open_tok();
+    assert_ok(mc_tokpool_open(tok, 1, &pool, &err), err);
+    mc_tokpool_limit(pool, 16);
+    assert_int_equal(mc_tokpool_encode(pool, p, 2, 0, on_done, &w, &job, &err), MC_ECTX);
+    assert_string_equal(err.param, "prompt");
+    assert_null(job);
+    p[0].n = p[1].n = 8; /* 16 tokens of one byte */
+    assert_ok(mc_tokpool_encode(pool, p, 2, 0, on_done, &w, &job, &err), err);
+    mc_tokjob_drop(job);
+    mc_tokpool_close(pool);
+    free(text);
+}
+
 static int close_tok(void **state)
 {
     (void)state;
@@ -220,6 +243,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(parts_find_control_tokens_only_where_they_may_be),
     cmocka_unit_test(pool_gives_each_job_its_ids),
     cmocka_unit_test(pool_dropped_jobs_never_call_back),
+    cmocka_unit_test(pool_refuses_unread_what_can_not_fit),
     cmocka_unit_test_teardown(pool_refuses_bad_text_and_ends_jobs_when_it_closes, close_tok),
 };
 

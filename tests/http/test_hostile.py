@@ -79,6 +79,13 @@ def tokens_that_are_no_text_are_detokenized():
             assert status == 200 and isinstance(a["prompt"], str), (ids[:3], a)
 
 
+def a_prompt_that_can_not_fit_is_refused_unread():
+    with Server() as s:
+        status, a = s.post("/v1/completions", {"prompt": "^a " * 1000000, "max_tokens": 1})
+        assert status == 400 and a["error"]["code"] == "context_length_exceeded", a
+        assert a["error"]["message"].startswith("the prompt has 3000000 bytes"), a
+
+
 def stops_that_are_no_list_are_refused():
     with Server() as s:
         for field in ("stop", "stop_token_ids"):
@@ -110,6 +117,7 @@ if __name__ == "__main__":
     main([half_a_request_is_freed_when_its_client_is_gone,
           a_half_closed_client_still_gets_what_it_asked_for,
           tokens_that_are_no_text_are_detokenized,
+          a_prompt_that_can_not_fit_is_refused_unread,
           stops_that_are_no_list_are_refused,
           closed_standard_streams_are_nobody_elses,
           a_small_stack_changes_no_token])
