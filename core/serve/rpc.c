@@ -24,7 +24,7 @@
 #include "core/serve/admin.h"
 #include "core/serve/wire.h"
 
-enum { SEND_TIMEOUT_S = 10 };
+enum { SEND_TIMEOUT_S = 10, NO_FD_MS = 100 };
 
 struct conn {
     struct mc_rpc *rpc;
@@ -273,7 +273,8 @@ static void *conn_main(void *arg)
     return NULL;
 }
 
-static void accept_one(struct mc_rpc *r)
+/* False when there is no descriptor for it. */
+static bool accept_one(struct mc_rpc *r)
 {
     struct timeval tv = {SEND_TIMEOUT_S, 0};
     struct ucred cred = {0};
@@ -282,7 +283,7 @@ static void accept_one(struct mc_rpc *r)
     int fd = accept4(r->fd, NULL, NULL, SOCK_CLOEXEC), i;
 
     if (fd < 0)
-        return;
+        return errno != EMFILE && errno != ENFILE;
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
     pthread_mutex_lock(&r->lock);
@@ -296,7 +297,7 @@ static void accept_one(struct mc_rpc *r)
             c ? "" : " refused: too many");
     if (!c) {
         close(fd);
-        return;
+        return true;
     }
     if (c->joinable)
         pthread_join(c->thread, NULL); /* it has cleared `used`: it is at its end */
@@ -307,6 +308,7 @@ static void accept_one(struct mc_rpc *r)
         close(fd);
         c->used = false;
     }
+    return true;
 }
 
 static void *accept_main(void *arg)
@@ -317,8 +319,8 @@ static void *accept_main(void *arg)
     while (!fds[1].revents) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
             break;
-        if (fds[0].revents)
-            accept_one(r);
+        if (fds[0].revents && !accept_one(r))
+            poll(&fds[1], 1, NO_FD_MS); /* it stays readable: no busy loop */
     }
     return NULL;
 }

@@ -29,9 +29,9 @@ void mc_tokpool_limit(struct mc_tokpool *p, int32_t tokens);
 /* Jobs in the queue end with MC_EDRAIN. */
 void mc_tokpool_close(struct mc_tokpool *p);
 
-/* Copies the parts; together they are one text (MC_ECTX: over the limit). flags: MC_TOK_BOS, for a single part only.
- * done(ctx) is called on a pool thread, once, unless the job was dropped
- * before: it must only ring a bell. */
+/* Copies the parts; together they are one text (MC_ECTX: over the limit). flags: MC_TOK_BOS,
+ * for a single part only. done(ctx) is called on a pool thread, once, unless the job was
+ * dropped before: it must only ring a bell. */
 int mc_tokpool_encode(struct mc_tokpool *p, const struct mc_tokpart *parts, int n,
                       unsigned flags, void (*done)(void *ctx), void *ctx,
                       struct mc_tokjob **out, struct mc_err *err);

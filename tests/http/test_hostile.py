@@ -41,6 +41,30 @@ def shrink_stack():
                        (64 << 10, resource.getrlimit(resource.RLIMIT_STACK)[1]))
 
 
+def cpu_seconds(server):
+    fields = open(f"/proc/{server.process.pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def no_descriptor_left_costs_no_time():
+    with Server() as s:
+        want = canned(s)
+        n = descriptors(s) + 10
+    with server_after(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))) as s:
+        socks = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(2 * n)]
+        socks += [socket.socket(socket.AF_UNIX) for _ in range(2)]
+        for c in socks[-2:]:
+            c.connect(s.socket)
+        time.sleep(0.3)
+        assert descriptors(s) == n
+        before = cpu_seconds(s)
+        time.sleep(2)
+        assert cpu_seconds(s) - before < 0.2
+        for c in socks:
+            c.close()
+        assert canned(s) == want
+
+
 def half_a_request_is_freed_when_its_client_is_gone():
     with Server() as s:
         canned(s)
@@ -114,7 +138,8 @@ def a_small_stack_changes_no_token():
 
 
 if __name__ == "__main__":
-    main([half_a_request_is_freed_when_its_client_is_gone,
+    main([no_descriptor_left_costs_no_time,
+          half_a_request_is_freed_when_its_client_is_gone,
           a_half_closed_client_still_gets_what_it_asked_for,
           tokens_that_are_no_text_are_detokenized,
           a_prompt_that_can_not_fit_is_refused_unread,
