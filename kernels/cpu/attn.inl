@@ -5,133 +5,15 @@
  * of one sequence in prefill.
  *
  * INVARIANTS: a query's scores, max, sum and o depend on its own visible positions only:
- * a score is one dot in lanes of d; probabilities are summed in lanes of the position
+ * a score is one dot (attn_tile.inl); probabilities are summed in lanes of the position
  * within the split; o adds positions in rising order. A position that a query may not see
  * enters none of its sums (an unwritten byte may be a NaN). Hence a row has the same bits
  * as decode or prefill row, in any batch and chunk. */
 
 enum {
     MAX_Q = 32,
+    MANY_Q = 8, /* from here on a page is unpacked once for all */
     MAX_COLS = 65536, /* h*d: a merged row, on the stack */
-};
-
-/* Heights of tiles of queries, falling; four tokens or four vectors of d stand beside. */
-#if defined(__AVX512F__)
-#define QUERY_HEIGHTS(F) F(4) F(3) F(2) F(1)
-enum { TILE_Q = 4 };
-#else
-#define QUERY_HEIGHTS(F) F(2) F(1)
-enum { TILE_Q = 2 };
-#endif
-
-/* A tile of queries at work on one split. Positions count from the split's first. */
-struct span {
-    int32_t lo, hi; /* visible: [lo, hi) */
-};
-struct query {
-    const float *q; /* [d] */
-    float *prob;    /* [MC_SPLIT] scores, then probabilities */
-    float *o;       /* [d] */
-    struct span see;
-};
-
-VEC vf kv_load(int layout, const void *p, int64_t at)
-{
-    switch (layout) {
-    case MC_KV_F32:
-        return vf_load((const float *)p + at);
-    case MC_KV_BF16:
-        return vf_load_bf16((const uint16_t *)p + at);
-    default:
-        return vf_load_e4m3((const uint8_t *)p + at);
-    }
-}
-
-/* Scores of four tokens whose keys begin at k, for N queries, to prob[at..at+4). */
-VEC void scores4(int layout, int N, const void *k, int32_t d, struct query *q, int32_t at)
-{
-    vf acc[TILE_Q][4], x, key[4];
-    int32_t c, n, j;
-
-    FLAT for (n = 0; n < N; n++)
-        FLAT for (j = 0; j < 4; j++)
-            acc[n][j] = vf_set(0);
-    for (c = 0; c < d; c += VN) {
-        FLAT for (j = 0; j < 4; j++)
-            key[j] = kv_load(layout, k, (int64_t)j * d + c);
-        FLAT for (n = 0; n < N; n++) {
-            x = vf_load(q[n].q + c);
-            FLAT for (j = 0; j < 4; j++)
-                acc[n][j] = vf_fma(x, key[j], acc[n][j]);
-        }
-    }
-    FLAT for (n = 0; n < N; n++)
-        vf_sum4(acc[n][0], acc[n][1], acc[n][2], acc[n][3], q[n].prob + at);
-}
-
-/* o += prob . v over tokens [j0, j1) of a page, whose values begin at v; NV vectors of d
- * from column c0. at0: the position of the page's first token. */
-VEC void values(int layout, int N, int NV, const void *v, int32_t d, int32_t c0,
-                struct query *q, int32_t at0, int32_t j0, int32_t j1)
-{
-    vf acc[TILE_Q][4], x[4], p;
-    int32_t n, i, j;
-
-    FLAT for (n = 0; n < N; n++)
-        FLAT for (i = 0; i < NV; i++)
-            acc[n][i] = vf_load(q[n].o + c0 + i * VN);
-    for (j = j0; j < j1; j++) {
-        FLAT for (i = 0; i < NV; i++)
-            x[i] = kv_load(layout, v, (int64_t)j * d + c0 + i * VN);
-        FLAT for (n = 0; n < N; n++) {
-            p = vf_set(q[n].prob[at0 + j]);
-            FLAT for (i = 0; i < NV; i++)
-                acc[n][i] = vf_fma(p, x[i], acc[n][i]);
-        }
-    }
-    FLAT for (n = 0; n < N; n++)
-        FLAT for (i = 0; i < NV; i++)
-            vf_store(q[n].o + c0 + i * VN, acc[n][i]);
-}
-
-#define ONE(layout, N)                                                                     \
-    static void page_scores_##layout##_##N(const void *k, int32_t d, struct query *q,      \
-                                           int32_t at0, int32_t j0, int32_t j1)            \
-    {                                                                                      \
-        int32_t j;                                                                         \
-                                                                                           \
-        for (j = j0 / 4 * 4; j < j1; j += 4)                                               \
-            scores4(layout, N, (const uint8_t *)k + (int64_t)j * d * mc_kv_bytes(layout),  \
-                    d, q, at0 + j);                                                        \
-    }                                                                                      \
-    static void page_values_##layout##_##N(const void *v, int32_t d, struct query *q,      \
-                                           int32_t at0, int32_t j0, int32_t j1)            \
-    {                                                                                      \
-        int32_t c = 0;                                                                     \
-                                                                                           \
-        for (; c + 4 * VN <= d; c += 4 * VN)                                               \
-            values(layout, N, 4, v, d, c, q, at0, j0, j1);                                 \
-        for (; c < d; c += VN)                                                             \
-            values(layout, N, 1, v, d, c, q, at0, j0, j1);                                 \
-    }
-#define ALL(N) ONE(MC_KV_F32, N) ONE(MC_KV_BF16, N) ONE(MC_KV_FP8, N)
-QUERY_HEIGHTS(ALL)
-#undef ALL
-#undef ONE
-
-typedef void (*page_fn)(const void *x, int32_t d, struct query *q, int32_t at0, int32_t j0,
-                        int32_t j1);
-
-static const struct {
-    int n;
-    page_fn scores[MC_N_KV], values[MC_N_KV];
-} query_tiles[] = {
-#define ALL(N)                                                                             \
-    {N,                                                                                    \
-     {page_scores_MC_KV_F32_##N, page_scores_MC_KV_BF16_##N, page_scores_MC_KV_FP8_##N},   \
-     {page_values_MC_KV_F32_##N, page_values_MC_KV_BF16_##N, page_values_MC_KV_FP8_##N}},
-    QUERY_HEIGHTS(ALL)
-#undef ALL
 };
 
 /* Where one kv head's keys and values lie for a split of a sequence. */
@@ -140,18 +22,20 @@ struct kv_split {
     int32_t layer, slot, head, pos; /* pos: the split's first position */
 };
 
-/* fn over positions [lo, hi), page by page; v: 0 keys, 1 values. */
-static void over_pages(const struct kv_split *s, int v, page_fn fn, struct query *q,
-                       int32_t lo, int32_t hi)
+/* The keys (v 0) or values (v 1) of the page that begins at position at0 of the split. */
+static const void *kv_page(const struct kv_split *s, int v, int32_t at0)
 {
-    int32_t at, j1;
+    uint8_t *page = mc_kv_page(s->kv, s->layer, s->slot, s->pos + at0);
 
-    for (at = lo / MC_PAGE * MC_PAGE; at < hi; at += MC_PAGE) {
-        uint8_t *page = mc_kv_page(s->kv, s->layer, s->slot, s->pos + at);
+    return mc_kv_at(s->kv, page, v, s->head, 0);
+}
 
-        j1 = hi - at < MC_PAGE ? hi - at : MC_PAGE;
-        fn(mc_kv_at(s->kv, page, v, s->head, 0), s->kv->d, q, at, lo > at ? lo - at : 0, j1);
-    }
+/* A span's part of the page that begins at at0, counted from there. */
+static struct span on_page(struct span s, int32_t at0)
+{
+    s.lo = s.lo > at0 ? s.lo - at0 : 0;
+    s.hi = s.hi - at0 < MC_PAGE ? s.hi - at0 : MC_PAGE;
+    return s;
 }
 
 /* Multiplies values [lo, hi) of x, whole vectors, by the tokens' fp8 scales. */
@@ -198,50 +82,109 @@ static void softmax(const struct kv_split *s, struct query *q, float scale, floa
         mul_scales(s, 1, q->prob, lo, hi);
 }
 
-/* o of n queries, a tile. Positions that all of them see go together, the ragged ends one
- * by one; either way each adds its positions in rising order. */
-static void tile_values(const struct kv_split *s, int tile, struct query *q)
+/* o of a tile of queries over the tokens of one page that begins at at0. Positions that all
+ * of them see go together, the ragged ends one by one; either way each adds its positions in
+ * rising order. */
+static void tile_values(int tile, int layout, const void *v, int32_t d, struct query *q,
+                        int32_t at0)
 {
-    page_fn all = query_tiles[tile].values[s->kv->layout];
-    page_fn one = query_tiles[sizeof query_tiles / sizeof query_tiles[0] - 1]
-                      .values[s->kv->layout];
-    int32_t lo = 0, hi = MC_SPLIT, n;
+    page_fn all = query_tiles[tile].values[layout];
+    page_fn one = query_tiles[ONE_QUERY].values[layout];
+    struct span see[TILE_Q], common = {0, MC_PAGE};
+    int32_t n;
 
     for (n = 0; n < query_tiles[tile].n; n++) {
-        lo = q[n].see.lo > lo ? q[n].see.lo : lo;
-        hi = q[n].see.hi < hi ? q[n].see.hi : hi;
+        see[n] = on_page(q[n].see, at0);
+        common.lo = see[n].lo > common.lo ? see[n].lo : common.lo;
+        common.hi = see[n].hi < common.hi ? see[n].hi : common.hi;
     }
-    if (lo > hi)
-        lo = hi = MC_SPLIT;
+    if (common.lo > common.hi)
+        common.lo = common.hi = MC_PAGE;
     for (n = 0; n < query_tiles[tile].n; n++)
-        over_pages(s, 1, one, &q[n], q[n].see.lo, lo < q[n].see.hi ? lo : q[n].see.hi);
-    over_pages(s, 1, all, q, lo, hi);
+        one(v, d, &q[n], at0, see[n].lo, common.lo < see[n].hi ? common.lo : see[n].hi);
+    all(v, d, q, at0, common.lo, common.hi);
     for (n = 0; n < query_tiles[tile].n; n++)
-        over_pages(s, 1, one, &q[n], hi > q[n].see.lo ? hi : q[n].see.lo, q[n].see.hi);
+        one(v, d, &q[n], at0, common.hi > see[n].lo ? common.hi : see[n].lo, see[n].hi);
+}
+
+/* What any of n queries sees of the page that begins at at0. */
+static struct span any_sees(const struct query *q, int32_t n, int32_t at0)
+{
+    struct span all = {MC_PAGE, 0}, s;
+    int32_t i;
+
+    for (i = 0; i < n; i++) {
+        s = on_page(q[i].see, at0);
+        all.lo = s.lo < all.lo ? s.lo : all.lo;
+        all.hi = s.hi > all.hi ? s.hi : all.hi;
+    }
+    return all;
+}
+
+/* Scores of n queries for the page at at0. */
+static void page_scores(const struct kv_split *s, int32_t n, struct query *q, int32_t at0)
+{
+    _Alignas(64) float turned[MAX_D * MC_PAGE];
+    const void *k = kv_page(s, 0, at0);
+    int32_t i, d = s->kv->d, tile = 0;
+    struct span see;
+
+    if (n < MANY_Q) {
+        for (i = 0; i < n; i += query_tiles[tile].n) {
+            while (query_tiles[tile].n > n - i)
+                tile++;
+            see = any_sees(q + i, query_tiles[tile].n, at0);
+            query_tiles[tile].scores[s->kv->layout](k, d, q + i, at0, see.lo, see.hi);
+        }
+        return;
+    }
+    turn_keys(s->kv->layout, k, d, turned);
+    for (i = 0; i < n; i += 2) {
+        int pair = n - i < 2 ? 1 : 2;
+
+        see = any_sees(q + i, pair, at0);
+        turned_scores(pair, turned, d, q + i, at0, see.lo, see.hi);
+    }
+}
+
+/* o of n queries += the values of the page at at0. */
+static void page_values(const struct kv_split *s, int32_t n, struct query *q, int32_t at0)
+{
+    _Alignas(64) float wide[MAX_D * MC_PAGE];
+    const void *v = kv_page(s, 1, at0);
+    int32_t i, d = s->kv->d, tile = 0, layout = s->kv->layout;
+
+    if (n >= MANY_Q && layout != MC_KV_F32) {
+        widen_values(layout, v, d, wide);
+        v = wide;
+        layout = MC_KV_F32;
+    }
+    for (i = 0; i < n; i += query_tiles[tile].n) {
+        while (query_tiles[tile].n > n - i)
+            tile++;
+        tile_values(tile, layout, v, d, q + i, at0);
+    }
 }
 
 /* One split for n queries, each of which sees something of it: ml [n][2] and their o. */
 static void attend(const struct kv_split *s, int32_t n, struct query *q, float scale,
                    float *ml)
 {
-    int32_t i, k, lo, hi, tile = 0;
+    int32_t i, at, lo = MC_SPLIT, hi = 0;
 
-    for (i = 0; i < n; i += query_tiles[tile].n) {
-        while (query_tiles[tile].n > n - i)
-            tile++;
-        lo = MC_SPLIT;
-        hi = 0;
-        for (k = i; k < i + query_tiles[tile].n; k++) {
-            lo = q[k].see.lo < lo ? q[k].see.lo : lo;
-            hi = q[k].see.hi > hi ? q[k].see.hi : hi;
-        }
-        over_pages(s, 0, query_tiles[tile].scores[s->kv->layout], q + i, lo, hi);
-        for (k = i; k < i + query_tiles[tile].n; k++) {
-            softmax(s, &q[k], scale, ml + 2 * k);
-            memset(q[k].o, 0, (size_t)s->kv->d * sizeof q[k].o[0]);
-        }
-        tile_values(s, tile, q + i);
+    for (i = 0; i < n; i++) {
+        lo = q[i].see.lo < lo ? q[i].see.lo : lo;
+        hi = q[i].see.hi > hi ? q[i].see.hi : hi;
     }
+    lo = lo / MC_PAGE * MC_PAGE;
+    for (at = lo; at < hi; at += MC_PAGE)
+        page_scores(s, n, q, at);
+    for (i = 0; i < n; i++) {
+        softmax(s, &q[i], scale, ml + 2 * i);
+        memset(q[i].o, 0, (size_t)s->kv->d * sizeof q[i].o[0]);
+    }
+    for (at = lo; at < hi; at += MC_PAGE)
+        page_values(s, n, q, at);
 }
 
 /* What row position pos sees of the split that begins at `first`. */

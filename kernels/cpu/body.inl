@@ -26,4 +26,5 @@
 #include "kernels/cpu/linear.inl"
 #include "kernels/cpu/rows.inl"
 #include "kernels/cpu/prep.inl"
+#include "kernels/cpu/attn_tile.inl"
 #include "kernels/cpu/attn.inl"

@@ -78,11 +78,40 @@ VEC float vf_mag_top(vf x)
     return mc_f32_of_bits((uint32_t)_mm_cvtsi128_si32(b));
 }
 
+VEC __m256 pair_sum(__m256 a, __m256 b)
+{
+    return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+}
+
 VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
 {
-    __m256 z = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    __m256d x = _mm256_castps_pd(pair_sum(a, b)), y = _mm256_castps_pd(pair_sum(c, d));
+    __m256 z = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
+                             _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
 
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(z), _mm256_extractf128_ps(z, 1)));
+}
+
+VEC void vf_transpose(vf *x)
+{
+    vf y[8];
+    int i;
+
+    _Pragma("GCC unroll 8") for (i = 0; i < 8; i += 4) { /* 4x4 blocks of a lane each */
+        __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(x[i], x[i + 1]));
+        __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(x[i], x[i + 1]));
+        __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(x[i + 2], x[i + 3]));
+        __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(x[i + 2], x[i + 3]));
+
+        y[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+        y[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+        y[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+        y[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+    }
+    _Pragma("GCC unroll 4") for (i = 0; i < 4; i++) { /* then the lanes */
+        x[i] = _mm256_permute2f128_ps(y[i], y[i + 4], 0x20);
+        x[i + 4] = _mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
+    }
 }
 
 VEC vf vf_load_f16(const uint16_t *p)

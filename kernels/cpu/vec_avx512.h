@@ -75,6 +75,35 @@ VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
 }
 
+VEC void vf_transpose(vf *x)
+{
+    vf y[16];
+    int i;
+
+    _Pragma("GCC unroll 16") for (i = 0; i < 16; i += 4) { /* 4x4 blocks of a lane each */
+        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(x[i], x[i + 1]));
+        __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(x[i], x[i + 1]));
+        __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(x[i + 2], x[i + 3]));
+        __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(x[i + 2], x[i + 3]));
+
+        y[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+        y[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+        y[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+        y[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+    _Pragma("GCC unroll 4") for (i = 0; i < 4; i++) { /* then the lanes */
+        vf a = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88);
+        vf b = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
+        vf c = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
+        vf d = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xdd);
+
+        x[i] = _mm512_shuffle_f32x4(a, b, 0x88);
+        x[i + 4] = _mm512_shuffle_f32x4(c, d, 0x88);
+        x[i + 8] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        x[i + 12] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+}
+
 VEC vf vf_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));

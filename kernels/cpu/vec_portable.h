@@ -81,9 +81,21 @@ VEC float vf_mag_top(vf x) /* the largest lane in that order */
 
     return mc_f32_of_bits((uint32_t)(lo > hi ? lo : hi));
 }
-VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out) /* out[i] = sum of the i-th's lanes */
+/* The sum of a vector's lanes, here of four vectors at once: quads of lanes first, as
+ * t = (x0 + x2) + (x1 + x3), then over the quads t0, or t0 + t1, or (t0 + t2) + (t1 + t3). */
+VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
 {
     out[0] = vf_sum(a), out[1] = vf_sum(b), out[2] = vf_sum(c), out[3] = vf_sum(d);
+}
+VEC void vf_transpose(vf *x) /* VN vectors as a square */
+{
+    vf y[4];
+    int i, j;
+
+    for (i = 0; i < 4; i++)
+        for (j = 0; j < 4; j++)
+            y[i][j] = x[j][i];
+    memcpy(x, y, sizeof y);
 }
 
 /* VN narrow values as f32, exact. */
