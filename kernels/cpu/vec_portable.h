@@ -1,4 +1,5 @@
-/* vec_portable.h - the vector words of the bodies in plain C, 4 lanes, and what each means.
+/* vec_portable.h - the vector words of the bodies in plain C, 4 lanes, and what each
+ * means.
  *
  * A body is written once over these words and compiled for each width. A float word acts
  * lane by lane. Only what is said to be exact is the same in every width: fma here is a
@@ -57,7 +58,10 @@ VEC vi vf_int(vf x) /* of whole numbers */
 {
     return __builtin_convertvector(x, vi);
 }
-VEC vf vf_exp2i(vf y, vi n) { return (vf)((vi)y + (n << 23)); } /* y * 2^n, nothing denormal */
+VEC vf vf_exp2i(vf y, vi n)
+{
+    return (vf)((vi)y + (n << 23));
+} /* y * 2^n, nothing denormal */
 VEC vf vf_zero_below(vf x, vf lim, vf y) { return (vf)(~(x < lim) & (vi)y); }
 VEC float vf_sum(vf x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 VEC float vf_top(vf x) /* the largest lane */
@@ -66,8 +70,8 @@ VEC float vf_top(vf x) /* the largest lane */
 
     return a > b ? a : b;
 }
-/* Magnitudes compared as integers: a NaN is above an infinity, that above all else. a is a
- * magnitude already. */
+/* Magnitudes compared as integers: a NaN is above an infinity, that above all else. a is
+ * a magnitude already. */
 VEC vf vf_mag_max(vf a, vf b)
 {
     vi x = (vi)a, y = (vi)vf_abs(b);
@@ -82,7 +86,8 @@ VEC float vf_mag_top(vf x) /* the largest lane in that order */
     return mc_f32_of_bits((uint32_t)(lo > hi ? lo : hi));
 }
 /* The sum of a vector's lanes, here of four vectors at once: quads of lanes first, as
- * t = (x0 + x2) + (x1 + x3), then over the quads t0, or t0 + t1, or (t0 + t2) + (t1 + t3). */
+ * t = (x0 + x2) + (x1 + x3), then over the quads t0, or t0 + t1, or (t0 + t2) + (t1 +
+ * t3). */
 VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
 {
     out[0] = vf_sum(a), out[1] = vf_sum(b), out[2] = vf_sum(c), out[3] = vf_sum(d);
@@ -101,7 +106,8 @@ VEC void vf_transpose(vf *x) /* VN vectors as a square */
 /* VN narrow values as f32, exact. */
 VEC vf vf_load_f16(const uint16_t *p)
 {
-    return (vf){mc_f32_of_f16(p[0]), mc_f32_of_f16(p[1]), mc_f32_of_f16(p[2]), mc_f32_of_f16(p[3])};
+    return (vf){mc_f32_of_f16(p[0]), mc_f32_of_f16(p[1]), mc_f32_of_f16(p[2]),
+                mc_f32_of_f16(p[3])};
 }
 VEC vf vf_load_bf16(const uint16_t *p)
 {
@@ -109,7 +115,8 @@ VEC vf vf_load_bf16(const uint16_t *p)
 }
 VEC vf vf_load_e4m3(const uint8_t *p)
 {
-    return (vf){mc_f32_of_e4m3(p[0]), mc_f32_of_e4m3(p[1]), mc_f32_of_e4m3(p[2]), mc_f32_of_e4m3(p[3])};
+    return (vf){mc_f32_of_e4m3(p[0]), mc_f32_of_e4m3(p[1]), mc_f32_of_e4m3(p[2]),
+                mc_f32_of_e4m3(p[3])};
 }
 VEC vf vf_load_e4m3_256(const uint8_t *p) /* over 256, no NaNs among them */
 {

@@ -1,5 +1,6 @@
 /* test_tokenizer.c - text to ids and back: vectors of the reference tokenizers, hostile
- * lengths, whole round trips. How the vectors were made: tests/golden/, models' golden/. */
+ * lengths, whole round trips. How the vectors were made: tests/golden/, models' golden/.
+ */
 #include "tests/c/test.h"
 
 #include <glob.h>
@@ -62,7 +63,8 @@ static struct mc_tok *open_model(const char *path)
     return t;
 }
 
-static void same_ids(const char *where, int line, const json_t *want, const struct mc_ids *got)
+static void same_ids(const char *where, int line, const json_t *want,
+                     const struct mc_ids *got)
 {
     size_t i;
 
@@ -110,9 +112,11 @@ static void run_vectors(const struct mc_tok *t, const char *path, bool whole)
         text = json_string_value(ids);
         len = json_string_length(ids);
         assert_ok(mc_tok_encode(t, text, len,
-                                json_is_true(json_object_get(o, "special")) ? MC_TOK_SPECIAL
-                                                                             : 0,
-                                &got, &err), err);
+                                json_is_true(json_object_get(o, "special"))
+                                    ? MC_TOK_SPECIAL
+                                    : 0,
+                                &got, &err),
+                  err);
         same_ids(path, row, json_object_get(o, "ids"), &got);
         if (whole) {
             nfc = NULL;
@@ -164,7 +168,8 @@ static void tokenizer_of_a_gguf_is_that_of_its_json(void **state)
     assert_true(mc_tok_adds_bos(t));
     assert_int_equal(mc_tok_n(t), mc_tok_n(json));
     assert_non_null(mc_tok_chat_template(t, &n));
-    assert_memory_equal(mc_tok_chat_template(t, &n), mc_tok_chat_template(json, &n_json), n);
+    assert_memory_equal(mc_tok_chat_template(t, &n), mc_tok_chat_template(json, &n_json),
+                        n);
     mc_tok_close(t);
     mc_tok_close(json);
 }
@@ -194,8 +199,10 @@ static void tokenizer_gives_sentencepieces_ids(void **state)
     assert_true(mc_tok_adds_bos(t));
     assert_int_equal(mc_tok_bos(t), 1);
     assert_int_equal(mc_tok_encode(t, "hi \xf0\x9f\x98\x80", 7, 0, &ids, NULL), 0);
-    assert_true(join_to(t, &ids, " hi \xf0\x9f\x98\x80", 8)); /* with the space put in front */
-    assert_memory_equal(mc_tok_piece(t, mc_tok_find(t, "<s>", 3), &n, &special), "<s>", 3);
+    assert_true(
+        join_to(t, &ids, " hi \xf0\x9f\x98\x80", 8)); /* with the space put in front */
+    assert_memory_equal(mc_tok_piece(t, mc_tok_find(t, "<s>", 3), &n, &special), "<s>",
+                        3);
     assert_true(special);
     mc_ids_free(&ids);
     mc_tok_close(t);
@@ -203,7 +210,8 @@ static void tokenizer_gives_sentencepieces_ids(void **state)
 
 static void tokenizer_round_trips_spaces_token_by_token(void **state)
 {
-    static const char *const texts[] = {"hello !", " ...", "   x", "a  b", "\n\n  x", "\tq", ""};
+    static const char *const texts[] = {"hello !", " ...", "   x", "a  b",
+                                        "\n\n  x", "\tq",  ""};
     struct mc_tok *t = open_model("tests/models/tiny-llama");
     struct mc_ids ids = {0};
     size_t i;
@@ -250,7 +258,8 @@ static void tokenizer_makes_control_tokens_only_when_asked(void **state)
     }
     assert_true(join_to(t, &ids, text, sizeof text - 1));
     ids.n = 0;
-    assert_int_equal(mc_tok_encode(t, text, sizeof text - 1, MC_TOK_SPECIAL, &ids, NULL), 0);
+    assert_int_equal(mc_tok_encode(t, text, sizeof text - 1, MC_TOK_SPECIAL, &ids, NULL),
+                     0);
     for (i = 0; i < ids.n; i++) {
         mc_tok_piece(t, ids.v[i], &n, &special);
         count += special;
@@ -262,7 +271,8 @@ static void tokenizer_makes_control_tokens_only_when_asked(void **state)
 
 static void tokenizer_refuses_bad_utf8_and_keeps_earlier_ids(void **state)
 {
-    static const char *const bad[] = {"a\xff", "\xc0\xaf", "\xed\xa0\x80", "x\xf0\x9f\x98"};
+    static const char *const bad[] = {"a\xff", "\xc0\xaf", "\xed\xa0\x80",
+                                      "x\xf0\x9f\x98"};
     struct mc_tok *t = open_model("tests/models/tiny-llama");
     struct mc_ids ids = {0};
     struct mc_err err;
@@ -271,7 +281,8 @@ static void tokenizer_refuses_bad_utf8_and_keeps_earlier_ids(void **state)
     (void)state;
     assert_int_equal(mc_ids_push(&ids, 7), 0);
     for (i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(mc_tok_encode(t, bad[i], strlen(bad[i]), 0, &ids, &err), MC_EFORMAT);
+        assert_int_equal(mc_tok_encode(t, bad[i], strlen(bad[i]), 0, &ids, &err),
+                         MC_EFORMAT);
         assert_int_equal(ids.n, 1);
     }
     mc_ids_free(&ids);
@@ -306,7 +317,7 @@ static void tokenizer_finds_pieces_and_answers_for_ids_without_token(void **stat
     mc_tok_close(t);
 }
 
-/* ---- long texts on a small stack ------------------------------------------------------ */
+/* ---- long texts on a small stack --------------------------------------------------- */
 
 struct job {
     const struct mc_tok *t;
@@ -345,7 +356,8 @@ static void *encode_job(void *arg)
     return (void *)failed;
 }
 
-static void encode_long(const struct mc_tok *t, const char *unit, size_t bytes, bool joins)
+static void encode_long(const struct mc_tok *t, const char *unit, size_t bytes,
+                        bool joins)
 {
     size_t i, len = strlen(unit);
     struct job j = {.t = t, .n = bytes / len * len, .joins = joins};
@@ -429,7 +441,8 @@ static void tokenizer_speed_on_english_is_noted(void **state)
 {
     struct mc_tok *t = open_model("tests/models/smollm2-vocab/smollm2-vocab.gguf");
     static const char line[] =
-        "It was the best of times, it was the worst of times, it was the age of wisdom, it "
+        "It was the best of times, it was the worst of times, it was the age of wisdom, "
+        "it "
         "was the age of foolishness; and in 1859 nobody's clock could say which.\n";
     size_t n = 4000000, i;
     struct mc_ids ids = {0};
@@ -441,8 +454,8 @@ static void tokenizer_speed_on_english_is_noted(void **state)
         text[i] = line[i % (sizeof line - 1)];
     start = cpu_time();
     assert_int_equal(mc_tok_encode(t, text, n, MC_TOK_SPECIAL, &ids, NULL), 0);
-    print_message("# encode: %.1f MB/s, %.2f bytes a token\n", (double)n / (cpu_time() - start) / 1e6,
-                  (double)n / (double)ids.n);
+    print_message("# encode: %.1f MB/s, %.2f bytes a token\n",
+                  (double)n / (cpu_time() - start) / 1e6, (double)n / (double)ids.n);
     assert_true(ids.n > n / 8);
     mc_ids_free(&ids);
     free(text);

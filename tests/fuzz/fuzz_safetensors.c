@@ -1,15 +1,18 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file, then as matrices.
  *
- * The first byte says how: 'F' a file follows as it is; else a header up to a NUL and then
- * the data, for which the length is put in front, so that mutations get past it. */
+ * The first byte says how: 'F' a file follows as it is; else a header up to a NUL and
+ * then the data, for which the length is put in front, so that mutations get past it. */
 #include "tests/fuzz/ckpt_fuzz.h"
 
-static const char quant[] =
-    "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{"
-    "\"a\":{\"weights\":{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32}},"
-    "\"b\":{\"weights\":{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":8,"
-    "\"symmetric\":false}},"
-    "\"c\":{\"weights\":{\"num_bits\":8,\"type\":\"float\",\"block_structure\":[2,4]}}}}}";
+static const char quant[] = "{\"quantization_config\":{\"quant_method\":\"compressed-"
+                            "tensors\",\"config_groups\":{"
+                            "\"a\":{\"weights\":{\"num_bits\":4,\"type\":\"int\","
+                            "\"strategy\":\"group\",\"group_size\":32}},"
+                            "\"b\":{\"weights\":{\"num_bits\":4,\"type\":\"int\","
+                            "\"strategy\":\"group\",\"group_size\":8,"
+                            "\"symmetric\":false}},"
+                            "\"c\":{\"weights\":{\"num_bits\":8,\"type\":\"float\","
+                            "\"block_structure\":[2,4]}}}}}";
 
 int mc_fuzz(const uint8_t *data, size_t n);
 
