@@ -14,17 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "core/base/utf8.h"
 #include "core/cli/term.h"
 
-enum { BULK = 256, PAUSE_MS = 20, HISTORY = 1000, HISTORY_LINE = 4096, CTRL_D = 4 };
+enum { BULK = 256, PAUSE_MS = 20, LINE_PAUSE_MS = 300, HISTORY = 1000, HISTORY_LINE = 4096, CTRL_D = 4 };
 
 struct mc_edit {
     EditLine *el;
     History *hist;
     volatile sig_atomic_t *interrupt;
+    struct termios before;
+    bool changed; /* the terminal's mode, from before */
     char history_file[512];
     char **(*complete)(void *ctx, const char *text);
     void *ctx;
@@ -127,7 +130,12 @@ static void take_bracketed(struct mc_edit *e)
     echo(e, from);
 }
 
-/* All that arrives without a pause. */
+static bool ends_line(const struct mc_edit *e)
+{
+    return e->n_pasted && e->pasted[e->n_pasted - 1] == '\n';
+}
+
+/* All that arrives without a pause; in the middle of a line a longer one is no end. */
 static void take_bulk(struct mc_edit *e)
 {
     struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -136,7 +144,7 @@ static void take_bulk(struct mc_edit *e)
     do {
         keep_pasted(e, e->buf + e->at, e->n - e->at);
         e->at = e->n;
-    } while (poll(&p, 1, PAUSE_MS) > 0 && fill(e));
+    } while (poll(&p, 1, ends_line(e) ? PAUSE_MS : LINE_PAUSE_MS) > 0 && fill(e));
     echo(e, from);
 }
 
@@ -162,7 +170,7 @@ static int get_char(EditLine *el, wchar_t *c)
             take_bracketed(e);
         else
             take_bulk(e);
-        e->whole = e->n_pasted && e->pasted[e->n_pasted - 1] == '\n';
+        e->whole = ends_line(e);
         *c = L'\n';
         return 1;
     }
@@ -334,6 +342,22 @@ static void find_history(struct mc_edit *e)
     snprintf(e->history_file, sizeof e->history_file, "%s/history", dir);
 }
 
+/* Between lines too the terminal takes bytes as they come: in its line mode it would drop
+ * what a paste has over 4,096 in a line. (libedit's mode for then is set by EL_SETTY.) */
+static void set_terminal(struct mc_edit *e)
+{
+    struct termios t;
+
+    e->changed = tcgetattr(STDIN_FILENO, &e->before) == 0;
+    if (!e->changed)
+        return;
+    t = e->before;
+    t.c_lflag &= (tcflag_t)~(ICANON | ECHO);
+    t.c_cc[VMIN] = 1;
+    t.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &t);
+}
+
 struct mc_edit *mc_edit_open(volatile sig_atomic_t *interrupt,
                              char **(*complete)(void *ctx, const char *text), void *ctx)
 {
@@ -348,6 +372,7 @@ struct mc_edit *mc_edit_open(volatile sig_atomic_t *interrupt,
     e->complete = complete;
     e->ctx = ctx;
     e->prompt = "> ";
+    set_terminal(e);
     e->el = el_init("mascon", stdin, stdout, stderr);
     e->hist = history_init();
     if (!e->el || !e->hist) {
@@ -364,6 +389,7 @@ struct mc_edit *mc_edit_open(volatile sig_atomic_t *interrupt,
     el_set(e->el, EL_EDITOR, "emacs");
     el_set(e->el, EL_HIST, history, e->hist);
     el_set(e->el, EL_SIGNAL, 0);
+    el_set(e->el, EL_SETTY, "-x", "-icanon", "-echo", NULL);
     el_set(e->el, EL_GETCFN, get_char);
     el_wset(e->el, EL_ADDFN, L"mc-complete", L"completes a name", on_tab);
     el_set(e->el, EL_BIND, "^I", "mc-complete", NULL);
@@ -388,6 +414,8 @@ void mc_edit_close(struct mc_edit *e)
             history(e->hist, &ev, H_SAVE, e->history_file);
         history_end(e->hist);
     }
+    if (e->changed)
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &e->before);
     free(e->pasted);
     free(e->line);
     free(e);

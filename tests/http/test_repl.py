@@ -223,8 +223,10 @@ def pastes_are_one_thing():
     with Session() as s:
         s.send("function f()\n  return 42\nend\nprint(f())\n")
         s.expect("42\r\n")
+        s.expect("> ")
         s.send("\x1b[200~local t = {\n1,\n2 }\nprint(#t)\n\x1b[201~")
         s.expect("2\r\n")
+        s.expect("> ")
         began = time.monotonic()
         s.send("x = [[" + "y" * 200_000 + "]]\n")
         s.expect("y]]")
