@@ -92,9 +92,10 @@ enum mc_run_layout {
     MC_W_F32,
     MC_W_BF16,
     MC_W_F16,
-    MC_W_I8,   /* int8, one scale a group of 32 */
-    MC_W_I4,   /* 0..15, scale and offset a group: w = q*scale + min */
-    MC_W_E4M3, /* e4m3, one f32 scale a row and 128 columns */
+    MC_W_I8,    /* int8, a scale and maybe an offset a group of 16 columns or more */
+    MC_W_I4,    /* 0..15, a scale and an offset a group of 32 or more: w = q*scale + min */
+    MC_W_E4M3,  /* e4m3, one f32 scale a row and 128 columns, or a row */
+    MC_W_NVFP4, /* e2m1, one e4m3 scale a group of 16, one f32 */
     MC_N_RUN,
 };
 

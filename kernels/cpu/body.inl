@@ -27,4 +27,5 @@
 #include "kernels/cpu/rows.inl"
 #include "kernels/cpu/prep.inl"
 #include "kernels/cpu/attn_tile.inl"
+#include "kernels/cpu/attn_split.inl"
 #include "kernels/cpu/attn.inl"

@@ -75,7 +75,7 @@ static uint16_t run_of(const struct mc_backend *b, uint16_t disk_fmt)
 static uint16_t act_of(const struct mc_backend *b, uint16_t run_layout)
 {
     (void)b;
-    return run_layout == MC_W_I4 || run_layout == MC_W_I8 ? MC_A_I16 : MC_A_F32;
+    return is_int(run_layout) ? MC_A_I16 : MC_A_F32;
 }
 
 static void cpu_close(struct mc_backend *b)

@@ -1,8 +1,7 @@
 /* pack.c - disk formats into the panels of cpu.h. Plain C: it runs once, at load.
  *
  * Nothing is rounded: 4-bit formats stay 4 bits with the scales they came with (k-quants
- * too: 6-bit scales as bytes under one f16), 5-, 6- and 8-bit ones become int8, an nvfp4
- * value times 2 is an int8. The layout MC_W_F32 takes any format, decoded by mc_disk_row.
+ * too: 6-bit scales as bytes under one f16), 5-, 6- and 8-bit ones become int8. The layout MC_W_F32 takes any format, decoded by mc_disk_row.
  * Owns nothing; pack runs on a stream's threads. */
 #include <string.h>
 
@@ -11,29 +10,9 @@
 
 /* ---- what a slice becomes ------------------------------------------------------------ */
 
-static const struct form {
-    uint16_t layout, scales, step, group;
-    uint16_t block, block_bytes; /* ggml: columns and bytes of a block */
-} forms[MC_N_DISK] = {
-    [MC_D_F32] = {MC_W_F32, S_NONE, 0, 0, 0, 0},
-    [MC_D_F16] = {MC_W_F16, S_NONE, 0, 0, 0, 0},
-    [MC_D_BF16] = {MC_W_BF16, S_NONE, 0, 0, 0, 0},
-    [MC_D_E4M3] = {MC_W_E4M3, S_F32, 0, 0, 0, 0},
-    [MC_D_INT4] = {MC_W_I4, S_F32_8, 32, 0, 0, 0},
-    [MC_D_NVFP4] = {MC_W_I8, S_F32, 16, 16, 0, 0},
-    [MC_D_Q4_0] = {MC_W_I4, S_F16_8, 32, 32, 32, 18},
-    [MC_D_Q4_1] = {MC_W_I4, S_F16_MIN, 32, 32, 32, 20},
-    [MC_D_Q5_0] = {MC_W_I8, S_F16, 32, 32, 32, 22},
-    [MC_D_Q5_1] = {MC_W_I8, S_F16_MIN, 32, 32, 32, 24},
-    [MC_D_Q8_0] = {MC_W_I8, S_F16, 32, 32, 32, 34},
-    [MC_D_Q4_K] = {MC_W_I4, S_K_MIN, 32, 256, 256, 144},
-    [MC_D_Q5_K] = {MC_W_I8, S_K_MIN, 32, 256, 256, 176},
-    [MC_D_Q6_K] = {MC_W_I8, S_K16, 16, 256, 256, 210},
-};
-
 uint16_t mc_cpu_run_of(uint16_t disk_fmt)
 {
-    return disk_fmt < MC_N_DISK ? forms[disk_fmt].layout : MC_W_F32;
+    return disk_fmt < MC_N_DISK ? mc_cpu_forms[disk_fmt].layout : MC_W_F32;
 }
 
 static int32_t scale_bytes(uint16_t scales)
@@ -41,6 +20,8 @@ static int32_t scale_bytes(uint16_t scales)
     switch (scales) {
     case S_NONE:
         return 0;
+    case S_E4M3:
+        return PANEL;
     case S_F16:
     case S_F16_8:
     case S_BF16_8:
@@ -67,7 +48,7 @@ static int32_t fit_group(int32_t group, int32_t k0, int32_t k)
     return group;
 }
 
-static const char *int_head(const struct mc_pack_p *p, const struct form *f, struct head *h)
+static const char *int_head(const struct mc_pack_p *p, const struct mc_cpu_form *f, struct head *h)
 {
     const struct mc_disk *d = &p->disk;
 
@@ -89,11 +70,12 @@ static const char *int_head(const struct mc_pack_p *p, const struct form *f, str
         return "pack: quantised columns that are no multiple of 32";
     if (p->k0 % h->group != 0 || p->w.k % h->group != 0)
         return "pack: a cut inside a quantised block";
-    h->panel_bytes = p->w.k * PANEL / (p->w.layout == MC_W_I4 ? 2 : 1);
+    h->panel_bytes = p->w.k * PANEL / (p->w.layout == MC_W_I8 ? 1 : 2);
+    h->global = d->global * 0x1p-9f; /* tiles read e2m1 times 512 */
     return NULL;
 }
 
-static const char *float_head(const struct mc_pack_p *p, const struct form *f,
+static const char *float_head(const struct mc_pack_p *p, const struct mc_cpu_form *f,
                               struct head *h)
 {
     static const uint8_t bytes[MC_N_RUN] = {
@@ -111,7 +93,7 @@ static const char *float_head(const struct mc_pack_p *p, const struct form *f,
 
 static const char *head_of(const struct mc_pack_p *p, struct head *h)
 {
-    const struct form *f;
+    const struct mc_cpu_form *f;
     const char *no = NULL;
 
     if (p->disk.fmt >= MC_N_DISK)
@@ -121,11 +103,11 @@ static const char *head_of(const struct mc_pack_p *p, struct head *h)
         return "pack: the slice is outside the matrix";
     if (p->w.k > INT32_MAX / (PANEL * 4))
         return "pack: too many columns";
-    f = &forms[p->disk.fmt];
+    f = &mc_cpu_forms[p->disk.fmt];
     *h = (struct head){0};
     if (p->w.layout != MC_W_F32 && p->w.layout != f->layout)
         return "pack: another run layout than the format's";
-    if (p->w.layout == MC_W_I4 || p->w.layout == MC_W_I8)
+    if (is_int(p->w.layout))
         no = int_head(p, f, h);
     else
         no = float_head(p, f, h);
@@ -148,185 +130,6 @@ static int pack_need(const struct mc_pack_p *p, struct mc_need *need, const char
     need->q = HEAD + (size_t)panels(p->w.n) * (size_t)h.panel_bytes;
     need->scale = (size_t)panels(p->w.n) * (size_t)groups(&p->w, &h) * (size_t)h.scale_bytes;
     return 0;
-}
-
-/* ---- codes: 32 columns of a row as stored integers ------------------------------------ */
-
-static void nibbles(const uint8_t *q, int8_t *out) /* 16 low ones, then 16 high ones */
-{
-    int i;
-
-    for (i = 0; i < 16; i++) {
-        out[i] = q[i] & 15;
-        out[i + 16] = (int8_t)(q[i] >> 4);
-    }
-}
-
-static void q5_codes(const uint8_t *high, const uint8_t *q, int minus, int8_t *out)
-{
-    uint32_t h;
-    int i;
-
-    memcpy(&h, high, 4);
-    nibbles(q, out);
-    for (i = 0; i < 32; i++)
-        out[i] = (int8_t)(out[i] + (int)(h >> i & 1) * 16 - minus);
-}
-
-static void q6_codes(const uint8_t *block, int sub, int8_t *out) /* sub: 0..7, each 32 */
-{
-    const uint8_t *ql = block + sub / 4 * 64 + sub % 2 * 32, *qh = block + 128 + sub / 4 * 32;
-    int shift = sub % 4 * 2, half = sub % 4 / 2 * 4, i;
-
-    for (i = 0; i < 32; i++)
-        out[i] = (int8_t)(((ql[i] >> half & 15) | (qh[i] >> shift & 3) << 4) - 32);
-}
-
-static void k_codes(const uint8_t *q, const uint8_t *high, int sub, int8_t *out)
-{
-    int i;
-
-    q += sub / 2 * 32;
-    for (i = 0; i < 32; i++) {
-        out[i] = (int8_t)(q[i] >> (sub % 2 * 4) & 15);
-        if (high)
-            out[i] = (int8_t)(out[i] + (high[i] >> sub & 1) * 16);
-    }
-}
-
-static void codes(const struct mc_disk *d, int32_t row, int32_t k, int8_t *out)
-{
-    static const int8_t e2m1_2[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                      0, -1, -2, -3, -4, -6, -8, -12};
-    const struct form *f = &forms[d->fmt];
-    const uint8_t *b = d->q;
-    int i;
-
-    if (f->block)
-        b += ((int64_t)row * (d->k / f->block) + k / f->block) * f->block_bytes;
-    else
-        b += ((int64_t)row * d->k + k) / 2;
-    switch (d->fmt) {
-    case MC_D_Q4_0:
-        nibbles(b + 2, out);
-        break;
-    case MC_D_Q4_1:
-        nibbles(b + 4, out);
-        break;
-    case MC_D_Q5_0:
-        q5_codes(b + 2, b + 6, 16, out);
-        break;
-    case MC_D_Q5_1:
-        q5_codes(b + 4, b + 8, 0, out);
-        break;
-    case MC_D_Q8_0:
-        memcpy(out, b + 2, 32);
-        break;
-    case MC_D_Q4_K:
-        k_codes(b + 16, NULL, k % 256 / 32, out);
-        break;
-    case MC_D_Q5_K:
-        k_codes(b + 48, b + 16, k % 256 / 32, out);
-        break;
-    case MC_D_Q6_K:
-        q6_codes(b, k % 256 / 32, out);
-        break;
-    default: /* MC_D_INT4, MC_D_NVFP4: two a byte, low nibble first */
-        for (i = 0; i < 32; i++) {
-            out[i] = b[i / 2] >> (i % 2 * 4) & 15;
-            if (d->fmt == MC_D_NVFP4)
-                out[i] = e2m1_2[out[i]];
-        }
-    }
-}
-
-/* ---- scales of one row, written to lane j of a record --------------------------------- */
-
-static float scale_at(const struct mc_disk *d, int64_t i)
-{
-    switch (d->scale_dt) {
-    case MC_F16:
-        return mc_f32_of_f16(((const uint16_t *)d->scale)[i]);
-    case MC_BF16:
-        return mc_f32_of_bf16(((const uint16_t *)d->scale)[i]);
-    case MC_E4M3:
-        return mc_f32_of_e4m3(((const uint8_t *)d->scale)[i]);
-    default:
-        return ((const float *)d->scale)[i];
-    }
-}
-
-static void k_scales(const uint8_t *b, int j, uint8_t *rec)
-{
-    const uint8_t *s = b + 4; /* twelve bytes: eight 6-bit scales and mins */
-    int i;
-
-    memcpy(rec + 2 * j, b, 2);
-    memcpy(rec + 2 * (PANEL + j), b + 2, 2);
-    rec += 4 * PANEL + j;
-    for (i = 0; i < 8; i++, rec += 2 * PANEL) {
-        rec[0] = i < 4 ? s[i] & 63 : (s[i + 4] & 15) | s[i - 4] >> 6 << 4;
-        rec[PANEL] = i < 4 ? s[i + 4] & 63 : s[i + 4] >> 4 | s[i] >> 6 << 4;
-    }
-}
-
-static void k16_scales(const uint8_t *b, int j, uint8_t *rec)
-{
-    int i;
-
-    memcpy(rec + 2 * j, b + 208, 2);
-    for (i = 0; i < 16; i++)
-        rec[2 * PANEL + i * PANEL + j] = b[192 + i];
-}
-
-/* INT4, NVFP4 and E4M3: scales in an array of their own. */
-static void array_scales(const struct mc_disk *d, uint16_t scales, int32_t row, int32_t k,
-                         int j, uint8_t *rec)
-{
-    int32_t bn = d->fmt == MC_D_E4M3 ? d->block_n : 1;
-    int32_t bk = d->fmt == MC_D_E4M3 ? d->block_k : d->group;
-    int64_t at = (int64_t)(row / bn) * ((d->k + bk - 1) / bk) + k / bk;
-    float s, min;
-    uint32_t zeros;
-
-    if (scales == S_F16_8 || scales == S_BF16_8) {
-        memcpy(rec + 2 * j, (const uint16_t *)d->scale + at, 2);
-        return;
-    }
-    s = scale_at(d, at);
-    if (d->fmt == MC_D_NVFP4)
-        s = s * d->global * 0.5f; /* codes are twice the value */
-    if (d->fmt == MC_D_E4M3)
-        s *= 256; /* tiles read e4m3 over 256 */
-    memcpy(rec + 4 * j, &s, 4);
-    if (scales != S_F32_MIN)
-        return;
-    memcpy(&zeros, (const uint32_t *)d->zero + (row / 8) * ((d->k + bk - 1) / bk) + k / bk, 4);
-    min = -(float)(zeros >> 4 * (row % 8) & 15) * s;
-    memcpy(rec + 4 * (PANEL + j), &min, 4);
-}
-
-static void put_scales(const struct mc_disk *d, uint16_t scales, int32_t row, int32_t k,
-                       int j, uint8_t *rec)
-{
-    const struct form *f = &forms[d->fmt];
-    const uint8_t *b;
-
-    if (!f->block) {
-        array_scales(d, scales, row, k, j, rec);
-        return;
-    }
-    b = (const uint8_t *)d->q +
-        ((int64_t)row * (d->k / f->block) + k / f->block) * f->block_bytes;
-    if (scales == S_K_MIN) {
-        k_scales(b, j, rec);
-    } else if (scales == S_K16) {
-        k16_scales(b, j, rec);
-    } else {
-        memcpy(rec + 2 * j, b, 2);
-        if (scales == S_F16_MIN)
-            memcpy(rec + 2 * (PANEL + j), b + 2, 2);
-    }
 }
 
 /* ---- pack ---------------------------------------------------------------------------- */
@@ -357,7 +160,7 @@ static void pack_ints(const struct mc_pack_p *p, int32_t row, int j, uint8_t *pa
     int32_t b;
 
     for (b = 0; b < p->w.k / BLOCK; b++) {
-        codes(&p->disk, row, p->k0 + b * BLOCK, c);
+        mc_cpu_codes(&p->disk, row, p->k0 + b * BLOCK, c);
         put_codes(p->w.layout, panel, b, j, c);
     }
 }
@@ -391,7 +194,7 @@ static void pack_panels(void *ctx, int64_t i0, int64_t i1, int lane)
     const struct mc_pack_p *p = ctx;
     const struct head *h = p->w.q;
     int32_t n_group = groups(&p->w, h), r, g;
-    bool ints = p->w.layout == MC_W_I4 || p->w.layout == MC_W_I8;
+    bool ints = is_int(p->w.layout);
     int64_t i;
 
     (void)lane;
@@ -408,7 +211,7 @@ static void pack_panels(void *ctx, int64_t i0, int64_t i1, int lane)
             else
                 pack_floats(p, p->row0 + r, r % PANEL, panel);
             for (g = 0; g < n_group && h->scale_bytes; g++)
-                put_scales(&p->disk, h->scales, p->row0 + r, p->k0 + g * h->group, r % PANEL,
+                mc_cpu_scales(&p->disk, h->scales, p->row0 + r, p->k0 + g * h->group, r % PANEL,
                            rec + (int64_t)g * h->scale_bytes);
         }
     }

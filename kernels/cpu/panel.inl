@@ -14,7 +14,8 @@ enum {
 /* ---- scales --------------------------------------------------------------------------- */
 
 /* One record of scales, or one part of a k-quant's, as f32; min only where there is one. */
-VEC void scale_read(uint16_t scales, const uint8_t *rec, int32_t part, float *ws, float *wm)
+VEC void scale_read(uint16_t scales, const struct head *h, const uint8_t *rec, int32_t part,
+                    float *ws, float *wm)
 {
     const uint16_t *half = (const uint16_t *)rec;
     const float *full = (const float *)rec;
@@ -24,6 +25,9 @@ VEC void scale_read(uint16_t scales, const uint8_t *rec, int32_t part, float *ws
 
     for (v = 0; v < PANEL; v += VN) {
         switch (scales) {
+        case S_E4M3:
+            s = vf_mul(vf_load_e4m3(rec + v), vf_set(h->global));
+            break;
         case S_F16:
         case S_F16_8:
             s = vf_load_f16(half + v);
@@ -72,13 +76,14 @@ static bool scale_expand(const struct head *h, const uint8_t *rec, int32_t k0, i
 #define EACH(scales)                                                                       \
     case scales:                                                                           \
         for (i = 0; i < n; i++) {                                                          \
-            scale_read(scales, rec, part, ws + i * PANEL, wm + i * PANEL);                 \
+            scale_read(scales, h, rec, part, ws + i * PANEL, wm + i * PANEL);              \
             if (++part == per) {                                                           \
                 part = 0;                                                                  \
                 rec += h->scale_bytes;                                                     \
             }                                                                              \
         }                                                                                  \
         break;
+        EACH(S_E4M3)
         EACH(S_F32)
         EACH(S_F16)
         EACH(S_F16_8)
@@ -129,14 +134,14 @@ static void panel_ints(const struct mc_act *a, int64_t t0, int32_t n, const stru
     _Alignas(64) float ws[CHUNK_I / 16 * PANEL], wm[CHUNK_I / 16 * PANEL];
     const struct head *h = w->q;
     const uint8_t *q = panel_q(w, panel), *rec = panel_scales(w, panel);
-    int from = w->layout == MC_W_I4 ? T_I4 : T_I8;
+    int from = w->layout == MC_W_I4 ? T_I4 : w->layout == MC_W_I8 ? T_I8 : T_N4;
     int32_t k, nb;
     enum form form;
     bool min;
 
     memset(y, 0, (size_t)n * PANEL * sizeof y[0]);
     for (k = 0; k < w->k; k += CHUNK_I) {
-        struct tile_i t = {q + (int64_t)k * (from == T_I4 ? PANEL / 2 : PANEL), ws, wm, 0,
+        struct tile_i t = {q + (int64_t)k * (from == T_I8 ? PANEL : PANEL / 2), ws, wm, 0,
                            (const int16_t *)a->x + t0 * a->k + k,
                            a->s + (t0 * a->k + k) / BLOCK,
                            (const float *)a->bf + (t0 * a->k + k) / BLOCK,
@@ -148,8 +153,8 @@ static void panel_ints(const struct mc_act *a, int64_t t0, int32_t n, const stru
             unpack_ints(from, t.q, nb, wide);
             t.q = wide;
             form = h->step == 16 ? FORM_W16_16 : min ? FORM_W16_MIN : FORM_W16;
-        } else if (from == T_I4) {
-            form = FORM_I4_MIN;
+        } else if (from != T_I8) {
+            form = from == T_I4 ? FORM_I4_MIN : FORM_N4;
         } else {
             form = h->step == 16 ? FORM_I8_16 : min ? FORM_I8_MIN : FORM_I8;
         }
@@ -219,13 +224,11 @@ static void pair_rows(const struct mc_act *a, int64_t t0, int32_t n, const struc
 
 static const char *weight_refuse(const struct mc_act *a, const struct mc_w *w)
 {
-    bool ints = w->layout == MC_W_I4 || w->layout == MC_W_I8;
-
     if (w->layout >= MC_N_RUN)
         return "cpu: unknown run layout";
     if (w->n < 1 || w->k < 1 || w->k != a->k)
         return "cpu: the weight's columns are not the activation's";
-    if (a->layout != (ints ? MC_A_I16 : MC_A_F32))
+    if (a->layout != (is_int(w->layout) ? MC_A_I16 : MC_A_F32))
         return "cpu: another activation layout than the weight's";
     return act_refuse(a);
 }

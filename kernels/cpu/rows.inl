@@ -8,7 +8,7 @@ static int embed_need(const struct mc_embed_p *p, struct mc_need *need, const ch
     return p->w.layout < MC_N_RUN ? 0 : mc_refuse(why, "embed: unknown run layout");
 }
 
-/* Code of column c, lane j of an integer panel. */
+/* Code of column c, lane j of an integer panel, as its tile reads it. */
 static int code_at(uint16_t layout, const uint8_t *q, int32_t c, int32_t j)
 {
     uint16_t x;
@@ -16,7 +16,8 @@ static int code_at(uint16_t layout, const uint8_t *q, int32_t c, int32_t j)
     if (layout == MC_W_I8)
         return (int8_t)q[c / 2 * 2 * PANEL + 2 * j + c % 2];
     memcpy(&x, q + (c / 8 * PANEL + j) * 4 + c % 2 * 2, 2);
-    return x >> (c % 8 / 2 * 4) & 15;
+    x = x >> (c % 8 / 2 * 4) & 15;
+    return layout == MC_W_I4 ? x : e2m1_512(x);
 }
 
 static void embed_ints(const struct mc_w *w, int64_t row, float *x)
@@ -76,7 +77,7 @@ static void embed_rows(void *ctx, int64_t t0, int64_t t1, int lane)
         row -= p->row0;
         if (row < 0 || row >= p->w.n)
             memset(x, 0, (size_t)p->w.k * sizeof x[0]);
-        else if (p->w.layout == MC_W_I4 || p->w.layout == MC_W_I8)
+        else if (is_int(p->w.layout))
             embed_ints(&p->w, row, x);
         else
             embed_floats(&p->w, row, x);

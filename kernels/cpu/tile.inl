@@ -24,7 +24,7 @@ enum {
 };
 
 /* How a tile reads weights: from a packed panel, or unpacked from scratch memory. */
-enum { T_I4, T_I8, T_W16, T_F32, T_F16, T_BF16, T_E4M3 };
+enum { T_I4, T_N4, T_I8, T_W16, T_F32, T_F16, T_BF16, T_E4M3 };
 
 /* Loops over registers: they must vanish. */
 #define FLAT _Pragma("GCC unroll 16")
@@ -46,6 +46,8 @@ VEC vi tile_pair(int from, const uint8_t *q, int b, int i, int v)
 {
     if (from == T_I4)
         return vi_nibbles(vi_load(q + (b * 4 + i / 4) * 4 * PANEL + v * 4 * VN), i % 4);
+    if (from == T_N4)
+        return vi_e2m1(vi_load(q + (b * 4 + i / 4) * 4 * PANEL + v * 4 * VN), i % 4);
     if (from == T_I8)
         return vi_load_i8((const int8_t *)q + (b * 16 + i) * 2 * PANEL + v * 2 * VN);
     return vi_load(q + (b * 16 + i) * 4 * PANEL + v * 4 * VN);
@@ -114,6 +116,7 @@ VEC void tile_int(int from, int step, int min, int R, const struct tile_i *t)
 /* F(form, weights from, step, min, R) for every form of integer panel. */
 #define TILE_FORMS(F, R)                                                                   \
     F(I4_MIN, T_I4, 32, 1, R)                                                              \
+    F(N4, T_N4, 16, 0, R)                                                                  \
     F(I8, T_I8, 32, 0, R)                                                                  \
     F(I8_MIN, T_I8, 32, 1, R)                                                              \
     F(I8_16, T_I8, 16, 0, R)                                                               \

@@ -184,6 +184,15 @@ VEC vi vi_nibbles(vi x, int i)
     x = _mm256_srli_epi16(x, (4 * i));
     return i == 3 ? x : _mm256_and_si256(x, _mm256_set1_epi16(15));
 }
+VEC vi vi_e2m1(vi x, int i)
+{
+    vi lut = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+
+    x = i == 0 ? _mm256_slli_epi16(x, 8) : i == 1 ? _mm256_slli_epi16(x, 4) : x;
+    x = i == 3 ? _mm256_srli_epi16(x, 4) : x;
+    return _mm256_shuffle_epi8(lut, _mm256_and_si256(x, _mm256_set1_epi16(0x0f00)));
+}
 VEC vi vi_load_i8(const int8_t *p)
 {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));

@@ -166,6 +166,15 @@ VEC vi vi_nibbles(vi x, int i)
     x = _mm512_srli_epi16(x, (unsigned)(4 * i));
     return i == 3 ? x : _mm512_and_si512(x, _mm512_set1_epi16(15));
 }
+VEC vi vi_e2m1(vi x, int i)
+{
+    vi lut = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+
+    x = i == 0 ? _mm512_slli_epi16(x, 8) : i == 1 ? _mm512_slli_epi16(x, 4) : x;
+    x = i == 3 ? _mm512_srli_epi16(x, 4) : x;
+    return _mm512_shuffle_epi8(lut, _mm512_and_si512(x, _mm512_set1_epi16(0x0f00)));
+}
 VEC vi vi_load_i8(const int8_t *p)
 {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/cpu.h"
 #include "kernels/host/cast.h"
 
 #if defined(__SSE2__)
@@ -167,6 +168,17 @@ VEC vf vi_float(vi x) { return __builtin_convertvector(x, vf); }
 VEC vi vi_nibbles(vi x, int i) /* pairs of nibble i of each 16 bits */
 {
     return x >> (4 * i) & 0x000f000f;
+}
+VEC vi vi_e2m1(vi x, int i) /* pairs of e2m1 nibble i of each 16 bits, times 512 */
+{
+    int16_t w[2 * VN];
+    int j;
+
+    memcpy(w, &x, sizeof w);
+    for (j = 0; j < 2 * VN; j++)
+        w[j] = (int16_t)e2m1_512((uint16_t)w[j] >> (4 * i) & 15);
+    memcpy(&x, w, sizeof x);
+    return x;
 }
 VEC vi vi_load_i8(const int8_t *p) /* 2*VN bytes as pairs */
 {

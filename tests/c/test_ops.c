@@ -34,7 +34,7 @@ static double bound(const float *w, const struct mc_act *a, int32_t t, double *i
 
 static bool is_int(const struct mc_w *w)
 {
-    return w->layout == MC_W_I4 || w->layout == MC_W_I8;
+    return w->layout == MC_W_I4 || w->layout == MC_W_I8 || w->layout == MC_W_NVFP4;
 }
 
 static void check_linear(struct kern *cpu, struct kern *ref, const struct ops_fmt *f,
