@@ -176,7 +176,12 @@ static void init_once(void)
 static int open_limit(struct mc_limit *l, struct mc_err *err)
 {
     struct sigevent ev = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = MC_LIMIT_SIGNAL};
+    sigset_t own;
 
+    /* The program's threads start with every signal blocked. */
+    sigemptyset(&own);
+    sigaddset(&own, MC_LIMIT_SIGNAL);
+    pthread_sigmask(SIG_UNBLOCK, &own, NULL);
     ev._sigev_un._tid = gettid();
     if (timer_create(CLOCK_THREAD_CPUTIME_ID, &ev, &l->cpu))
         return mc_fail(err, MC_EINTERNAL, "timer_create: %s", strerror(errno));
