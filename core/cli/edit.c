@@ -1,9 +1,9 @@
 /* edit.c - libedit behind edit.h.
  *
  * Bytes are read here and handed to libedit one character at a time; what arrives in bulk
- * (a paste, bracketed or not) goes around it, since libedit redraws for each character and
- * a pasted block is one thing. OWNS the editor. THREAD: main.
- * Always true: bytes [at, n) of `buf` were read and not used yet. */
+ * (a paste, bracketed or not) goes around it, since libedit redraws for each character
+ * and a pasted block is one thing. OWNS the editor. THREAD: main. Always true: bytes [at,
+ * n) of `buf` were read and not used yet. */
 #define _GNU_SOURCE
 #include "core/cli/edit.h"
 
@@ -20,7 +20,14 @@
 #include "core/base/utf8.h"
 #include "core/cli/term.h"
 
-enum { BULK = 256, PAUSE_MS = 20, LINE_PAUSE_MS = 300, HISTORY = 1000, HISTORY_LINE = 4096, CTRL_D = 4 };
+enum {
+    BULK = 256,
+    PAUSE_MS = 20,
+    LINE_PAUSE_MS = 300,
+    HISTORY = 1000,
+    HISTORY_LINE = 4096,
+    CTRL_D = 4
+};
 
 struct mc_edit {
     EditLine *el;
@@ -49,7 +56,7 @@ static const char *prompt_of(EditLine *el)
     return e->prompt;
 }
 
-/* ---- reading --------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 /* At least one unused byte; false at the end or when Ctrl-C came. */
 static bool fill(struct mc_edit *e)
@@ -112,7 +119,8 @@ static void take_bracketed(struct mc_edit *e)
             break;
         }
         if (e->buf[e->at] == '\x1b' && e->n - e->at < sizeof end - 1) {
-            memmove(e->buf, e->buf + e->at, e->n - e->at); /* the mark may be cut in two */
+            memmove(e->buf, e->buf + e->at,
+                    e->n - e->at); /* the mark may be cut in two */
             e->n -= e->at;
             e->at = 0;
             if (e->n < sizeof end - 1) {
@@ -155,8 +163,8 @@ static bool line_is_empty(EditLine *el)
     return li->lastchar == li->buffer;
 }
 
-/* One character for libedit: 1, or 0 at the end of input, -1 when interrupted. A paste ends
- * the line that libedit edits; mc_edit_line puts the parts together. */
+/* One character for libedit: 1, or 0 at the end of input, -1 when interrupted. A paste
+ * ends the line that libedit edits; mc_edit_line puts the parts together. */
 static int get_char(EditLine *el, wchar_t *c)
 {
     struct mc_edit *e = NULL;
@@ -197,7 +205,7 @@ static int get_char(EditLine *el, wchar_t *c)
     return 1;
 }
 
-/* ---- completion ------------------------------------------------------------------------ */
+/* ---- completion -------------------------------------------------------------------- */
 
 static size_t common_prefix(char **list)
 {
@@ -254,7 +262,7 @@ static unsigned char on_tab(EditLine *el, int key)
     return what;
 }
 
-/* ---- lines ----------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------- */
 
 enum mc_edit_end mc_edit_line(struct mc_edit *e, const char *prompt, const char **line,
                               size_t *n)
@@ -321,7 +329,7 @@ void mc_edit_remember(struct mc_edit *e, const char *text, size_t n)
     free(one);
 }
 
-/* ---- opening --------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 static void find_history(struct mc_edit *e)
 {

@@ -1,14 +1,15 @@
 /* pack.c - disk formats into the panels of cpu.h. Plain C: it runs once, at load.
  *
  * Nothing is rounded: 4-bit formats stay 4 bits with the scales they came with (k-quants
- * too: 6-bit scales as bytes under one f16), 5-, 6- and 8-bit ones become int8. The layout MC_W_F32 takes any format, decoded by mc_disk_row.
- * Owns nothing; pack runs on a stream's threads. */
+ * too: 6-bit scales as bytes under one f16), 5-, 6- and 8-bit ones become int8. The
+ * layout MC_W_F32 takes any format, decoded by mc_disk_row. Owns nothing; pack runs on a
+ * stream's threads. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/host/cast.h"
 
-/* ---- what a slice becomes ------------------------------------------------------------ */
+/* ---- what a slice becomes ---------------------------------------------------------- */
 
 uint16_t mc_cpu_run_of(uint16_t disk_fmt)
 {
@@ -39,8 +40,8 @@ static int32_t scale_bytes(uint16_t scales)
     }
 }
 
-/* The largest group not above `group` that cuts [k0, k0+k) where the disk's scales change;
- * scales are repeated when it is smaller. */
+/* The largest group not above `group` that cuts [k0, k0+k) where the disk's scales
+ * change; scales are repeated when it is smaller. */
 static int32_t fit_group(int32_t group, int32_t k0, int32_t k)
 {
     while (group > 1 && (k0 % group != 0 || (k % group != 0 && k > group)))
@@ -48,7 +49,8 @@ static int32_t fit_group(int32_t group, int32_t k0, int32_t k)
     return group;
 }
 
-static const char *int_head(const struct mc_pack_p *p, const struct mc_cpu_form *f, struct head *h)
+static const char *int_head(const struct mc_pack_p *p, const struct mc_cpu_form *f,
+                            struct head *h)
 {
     const struct mc_disk *d = &p->disk;
 
@@ -128,11 +130,12 @@ static int pack_need(const struct mc_pack_p *p, struct mc_need *need, const char
     if (no)
         return mc_refuse(why, no);
     need->q = HEAD + (size_t)panels(p->w.n) * (size_t)h.panel_bytes;
-    need->scale = (size_t)panels(p->w.n) * (size_t)groups(&p->w, &h) * (size_t)h.scale_bytes;
+    need->scale = (size_t)panels(p->w.n) * (size_t)groups(&p->w, &h) *
+                  (size_t)h.scale_bytes;
     return 0;
 }
 
-/* ---- pack ---------------------------------------------------------------------------- */
+/* ---- pack -------------------------------------------------------------------------- */
 
 /* 32 codes of lane j into a panel's block b. */
 static void put_codes(uint16_t layout, uint8_t *panel, int32_t b, int j, const int8_t *c)
@@ -141,7 +144,8 @@ static void put_codes(uint16_t layout, uint8_t *panel, int32_t b, int j, const i
 
     if (layout == MC_W_I8) {
         for (i = 0; i < BLOCK / 2; i++)
-            memcpy(panel + ((int64_t)b * (BLOCK / 2) + i) * 2 * PANEL + 2 * j, c + 2 * i, 2);
+            memcpy(panel + ((int64_t)b * (BLOCK / 2) + i) * 2 * PANEL + 2 * j, c + 2 * i,
+                   2);
         return;
     }
     for (v = 0; v < 4; v++) {
@@ -211,8 +215,8 @@ static void pack_panels(void *ctx, int64_t i0, int64_t i1, int lane)
             else
                 pack_floats(p, p->row0 + r, r % PANEL, panel);
             for (g = 0; g < n_group && h->scale_bytes; g++)
-                mc_cpu_scales(&p->disk, h->scales, p->row0 + r, p->k0 + g * h->group, r % PANEL,
-                           rec + (int64_t)g * h->scale_bytes);
+                mc_cpu_scales(&p->disk, h->scales, p->row0 + r, p->k0 + g * h->group,
+                              r % PANEL, rec + (int64_t)g * h->scale_bytes);
         }
     }
 }
