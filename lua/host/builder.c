@@ -19,7 +19,7 @@
 #include "lua/host/gate.h"
 #include "lua/host/policies_int.h"
 
-enum { QUIET_MS = 200, IDLE_MS = 500, RECORD_WAIT_MS = 50, FIND_US = 1000000 };
+enum { QUIET_MS = 200, IDLE_MS = 500, RECORD_WAIT_MS = 50, FIND_US = 400000 };
 
 void mc_builder_wake(struct mc_policies *p)
 {

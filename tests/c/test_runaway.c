@@ -6,6 +6,7 @@
 #include "tests/c/test.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -300,6 +301,32 @@ static void runaway_vms_leave_little_behind(void **st)
     assert_true(now_ms() - t0 < 1000);
 }
 
+static void *run_with_signals_blocked(void *arg)
+{
+    struct mc_err err = {0};
+    struct mc_stepvm *s;
+    sigset_t all;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    s = open_hook(MC_HOOK_PLAN, "while true do end");
+    *(int *)arg = call_hook(s, MC_HOOK_PLAN, &err);
+    mc_stepvm_close(s);
+    return NULL;
+}
+
+/* As in a server, whose threads leave SIGTERM and the like to one of them. */
+static void runaway_is_left_on_a_thread_that_blocks_signals(void **st)
+{
+    pthread_t t;
+    int rc = 0;
+
+    (void)st;
+    pthread_create(&t, NULL, run_with_signals_blocked, &rc);
+    pthread_join(t, NULL);
+    assert_int_equal(rc, MC_EBUDGET);
+}
+
 static void runaway_within_budget_is_left_alone(void **st)
 {
     struct mc_stepvm *s = open_hook(MC_HOOK_PLAN,
@@ -318,6 +345,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(runaway_at_load_is_left_and_its_line_found),
     cmocka_unit_test(runaway_line_is_found_by_running_it_again),
     cmocka_unit_test(runaway_vms_leave_little_behind),
+    cmocka_unit_test(runaway_is_left_on_a_thread_that_blocks_signals),
     cmocka_unit_test(runaway_within_budget_is_left_alone),
 };
 MC_TEST_MAIN(tests)
