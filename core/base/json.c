@@ -1,37 +1,42 @@
-/* json.c - the depth check and the strict parse. OWNS nothing. THREAD: any. */
+/* json.c - the checks of depth and size, and the strict parse. OWNS nothing. THREAD: any. */
 #include "core/base/json.h"
 
 #include "core/base/utf8.h"
 
-/* Deepest nesting of brackets outside strings; stops counting above MC_JSON_DEPTH. */
-static int depth_of(const char *s, size_t n)
+/* Counts outside strings, up to just above the limits: the deepest nesting of brackets, and
+ * the values, by the marks before them. */
+static void measure(const char *s, size_t n, int *most, size_t *values)
 {
-    int depth = 0, most = 0;
     bool in_string = false;
+    int depth = 0;
     size_t i;
 
-    for (i = 0; i < n && most <= MC_JSON_DEPTH; i++) {
+    *most = 0;
+    *values = 0;
+    for (i = 0; i < n && *most <= MC_JSON_DEPTH && *values <= MC_JSON_VALUES; i++) {
         if (in_string) {
             if (s[i] == '\\')
                 i++;
             else if (s[i] == '"')
                 in_string = false;
-        } else if (s[i] == '"') {
-            in_string = true;
-        } else if (s[i] == '[' || s[i] == '{') {
-            depth++;
-            if (depth > most)
-                most = depth;
-        } else if (s[i] == ']' || s[i] == '}') {
-            depth--;
+            continue;
         }
+        in_string = s[i] == '"';
+        if (s[i] == '[' || s[i] == '{')
+            depth++;
+        else if (s[i] == ']' || s[i] == '}')
+            depth--;
+        if (depth > *most)
+            *most = depth;
+        *values += s[i] == ',' || s[i] == ':' || s[i] == '[' || s[i] == '{';
     }
-    return most;
 }
 
 json_t *mc_json_read(const char *text, size_t n, struct mc_err *err)
 {
     json_error_t at;
+    size_t values;
+    int depth;
     json_t *v;
 
     if (n == 0) {
@@ -42,9 +47,14 @@ json_t *mc_json_read(const char *text, size_t n, struct mc_err *err)
         mc_fail(err, MC_EFORMAT, "the JSON is not valid UTF-8");
         return NULL;
     }
-    if (depth_of(text, n) > MC_JSON_DEPTH) {
+    measure(text, n, &depth, &values);
+    if (depth > MC_JSON_DEPTH) {
         mc_fail(err, MC_EFORMAT, "the JSON is nested deeper than the allowed depth of %d",
                 MC_JSON_DEPTH);
+        return NULL;
+    }
+    if (values > MC_JSON_VALUES) {
+        mc_fail(err, MC_EBIG, "the JSON has more than the allowed %d values", MC_JSON_VALUES);
         return NULL;
     }
     v = json_loadb(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);

@@ -12,10 +12,12 @@
 
 #include "core/base/err.h"
 
-enum { MC_JSON_DEPTH = 64 };
+/* A value costs tens of bytes here and again in Lua: a prompt of a million ids fits, a body
+ * that is nothing but commas does not fill the memory. */
+enum { MC_JSON_DEPTH = 64, MC_JSON_VALUES = 2 << 20 };
 
-/* A new reference, or NULL with MC_EFORMAT: the message has line and column and never
- * echoes the input. \u0000 is kept inside strings. */
+/* A new reference, or NULL with MC_EFORMAT (MC_EBIG: more values than allowed): the message
+ * has line and column and never echoes the input. \u0000 is kept inside strings. */
 json_t *mc_json_read(const char *text, size_t n, struct mc_err *err);
 
 #endif

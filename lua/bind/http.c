@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/json.h"
 #include "core/serve/json_out.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/json.h"
@@ -130,8 +131,13 @@ static int l_json(lua_State *L)
     size_t n;
     const char *s = mc_req_body(r->req, &n);
 
-    if (mc_json_push_text(L, n ? s : "", n, true, &err) < 0)
+    json_decref(r->body);
+    r->body = mc_json_read(n ? s : "", n, &err);
+    if (!r->body)
         return mc_bind_fail(L, &err);
+    mc_json_push(L, r->body, true);
+    json_decref(r->body);
+    r->body = NULL;
     return 1;
 }
 

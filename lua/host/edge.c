@@ -319,6 +319,7 @@ void mc_edge_req_end(struct mc_edge_req *r)
     mc_bell_still(&r->begin);
     mc_bell_still(&r->gone);
     atomic_fetch_sub(&w->n_req, 1);
+    json_decref(r->body);
     free(r);
 }
 

@@ -6,6 +6,8 @@
 #ifndef MC_LUA_EDGE_H
 #define MC_LUA_EDGE_H
 
+#include <jansson.h>
+
 #include "core/serve/server.h"
 #include "lua/host/generation.h"
 #include "lua/host/task.h"
@@ -20,6 +22,7 @@ struct mc_edge_req {
     struct mc_edge *edge;
     struct mc_req *req;
     struct mc_bell begin, gone;
+    json_t *body;             /* being given to Lua: freed though the VM be lost */
     struct mc_http_stream *stream; /* not NULL while the pump writes */
     struct mc_timer timer;    /* the route's time is over */
     int slot;                 /* of the route's concurrency, 0: none */

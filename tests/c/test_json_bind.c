@@ -109,7 +109,7 @@ static void json_refuses_malformed_text(void **state)
         "if not why('{\"a\":1,\"a\":2}'):find('duplicate', 1, true) then error 'no duplicate' end");
 }
 
-static void json_checks_depth_before_parsing(void **state)
+static void json_checks_depth_and_size_before_parsing(void **state)
 {
     (void)state;
     run("local function nest(n) return ('['):rep(n) .. (']'):rep(n) end\n"
@@ -117,6 +117,9 @@ static void json_checks_depth_before_parsing(void **state)
         "if not why(nest(65)):find('depth', 1, true) then error 'depth' end\n"
         "if not why(('['):rep(200000)):find('depth', 1, true) then error 'open' end\n"
         "if not why(('{\"a\":'):rep(3000)):find('depth', 1, true) then error 'objects' end\n"
+        "local many = ('1,'):rep(2 * 1024 * 1024)\n"
+        "if not why('[' .. many .. '1]'):find('values', 1, true) then error 'values' end\n"
+        "assert(json.decode('\"' .. many .. '\"'))\n"
         "assert(json.decode('\"' .. ('['):rep(1000) .. '\"'))\n"
         "assert(json.decode('\"' .. ('\\\\\"['):rep(1000) .. '\"'))");
 }
@@ -191,7 +194,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(json_keeps_numbers_exact),
     cmocka_unit_test(json_keeps_nul_and_refuses_lone_surrogates),
     cmocka_unit_test(json_refuses_malformed_text),
-    cmocka_unit_test(json_checks_depth_before_parsing),
+    cmocka_unit_test(json_checks_depth_and_size_before_parsing),
     cmocka_unit_test(json_refuses_values_that_have_no_place_in_it),
     cmocka_unit_test(json_survives_want_of_memory_at_every_step),
     cmocka_unit_test(error_values_of_any_kind_become_errors),

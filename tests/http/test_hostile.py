@@ -110,6 +110,25 @@ def a_prompt_that_can_not_fit_is_refused_unread():
         assert a["error"]["message"].startswith("the prompt has 3000000 bytes"), a
 
 
+def resident_mb(server):
+    for line in open(f"/proc/{server.process.pid}/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) >> 10
+    raise AssertionError("no VmRSS")
+
+
+def bodies_of_nothing_but_commas_fill_no_memory():
+    with Server() as s:
+        want, before = canned(s), resident_mb(s)
+        for body in ('{"prompt": [' + "1," * 8000000 + "1]}",
+                     '{"prompt": "x", "y": [' + "[]," * 4000000 + "[]]}"):
+            for _ in range(3):
+                status, a = s.post("/v1/completions", body)
+                assert status == 413 and a["error"]["code"] == "request_too_large", a
+        assert resident_mb(s) - before < 200, (before, resident_mb(s))
+        assert "given up" not in s.log() and canned(s) == want
+
+
 def stops_that_are_no_list_are_refused():
     with Server() as s:
         for field in ("stop", "stop_token_ids"):
@@ -143,6 +162,7 @@ if __name__ == "__main__":
           a_half_closed_client_still_gets_what_it_asked_for,
           tokens_that_are_no_text_are_detokenized,
           a_prompt_that_can_not_fit_is_refused_unread,
+          bodies_of_nothing_but_commas_fill_no_memory,
           stops_that_are_no_list_are_refused,
           closed_standard_streams_are_nobody_elses,
           a_small_stack_changes_no_token])
