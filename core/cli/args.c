@@ -92,7 +92,7 @@ static void help(const struct mc_args *a)
     char left[96], name[NAME_MAX_];
     int i;
 
-    printf("usage: mascon %s %s\n", a->word, a->usage);
+    printf("usage: mascon %s%s%s\n", a->word, *a->usage ? " " : "", a->usage);
     for (f = a->flags; f && f->name; f++) {
         snprintf(left, sizeof left, "%s%s %s", f->name[1] ? "--" : "-", f->name,
                  f->arg ? f->arg : "");

@@ -334,7 +334,7 @@ void mc_edit_remember(struct mc_edit *e, const char *text, size_t n)
 static void find_history(struct mc_edit *e)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    char dir[400];
+    char dir[400], *p;
 
     if (state && *state)
         snprintf(dir, sizeof dir, "%s", state);
@@ -344,10 +344,13 @@ static void find_history(struct mc_edit *e)
         return;
     if (strlen(dir) > sizeof dir - 16)
         return;
-    mkdir(dir, 0700);
-    strcat(dir, "/mascon");
-    mkdir(dir, 0700);
-    snprintf(e->history_file, sizeof e->history_file, "%s/history", dir);
+    strcat(dir, "/mascon/");
+    for (p = strchr(dir + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = 0;
+        mkdir(dir, 0700);
+        *p = '/';
+    }
+    snprintf(e->history_file, sizeof e->history_file, "%shistory", dir);
 }
 
 /* Between lines too the terminal takes bytes as they come: in its line mode it would drop

@@ -32,7 +32,7 @@ const struct mc_cmd mc_cmds[] = {
      mc_cmd_eval},
     {"kv", "", "KV pages of a running server", mc_cmd_verb},
     {"log", "[UNIT] LEVEL", "change a log level", mc_cmd_verb},
-    {"policy", "list | check [NAME]", "what policies run; try files", mc_cmd_verb},
+    {"policy", "[list]", "what policies run", mc_cmd_verb},
     {"reload", "", "load the policies again", mc_cmd_verb},
     {"render", "MODEL|FILE.jinja [flags]", "the prompt that a conversation becomes",
      mc_cmd_render},
@@ -74,7 +74,7 @@ static int unknown(const char *word)
     fprintf(stderr, "mascon: no command '%.60s'", word);
     if (near)
         fprintf(stderr, "; did you mean '%s'?", near);
-    fprintf(stderr, "\n");
+    fprintf(stderr, "%s\n", near ? "" : "; mascon --help lists them");
     return 2;
 }
 

@@ -121,12 +121,21 @@ static int call(const char *socket, const char *verb, json_t *params, bool json)
     return rc;
 }
 
+static const char *usage_of(const char *word)
+{
+    const struct mc_cmd *c = mc_cmds;
+
+    while (c->name && strcmp(c->name, word) != 0)
+        c++;
+    return c->name ? c->args : "";
+}
+
 int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua)
 {
     struct mc_settings set;
     bool json = false;
     const struct mc_flag flags[] = {{"json", NULL, &json, "the answer as JSON"}, {0}};
-    struct mc_args a = {.word = argv[0], .usage = "[arguments]", .who = MC_FOR_SOCK,
+    struct mc_args a = {.word = argv[0], .usage = usage_of(argv[0]), .who = MC_FOR_SOCK,
                         .flags = flags, .max = 4, .set = &set};
     char verb[64];
     json_t *params;
