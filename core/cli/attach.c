@@ -135,12 +135,15 @@ static int greet(struct mc_client *c, struct mc_err *err)
 {
     json_t *st = NULL;
     int rc = mc_client_call(c, "status", json_array(), &st, err);
+    const char *wrong = json_string_value(json_object_get(st, "policy_error"));
 
     if (rc == 0)
         printf("mascon %s  %s (%s)  policies: generation %d      help() for help\n",
                MC_VERSION, json_string_value(json_object_get(st, "model")),
                json_string_value(json_object_get(st, "backend")),
                (int)json_integer_value(json_object_get(st, "generation")));
+    if (wrong)
+        printf("policies: %s\n", wrong);
     json_decref(st);
     return rc;
 }

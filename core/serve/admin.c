@@ -22,6 +22,18 @@ static const char *state_of(const struct mc_server *s, const struct mc_engine_st
                                             : "ok";
 }
 
+/* Why the policies that serve are not those on disk, if so. */
+static void put_policy_error(const struct mc_server *s, json_t *status)
+{
+    json_t *list = NULL, *why = NULL;
+
+    if (s->policies && s->policies->list(s->policies_self, &list, NULL) == 0)
+        why = json_object_get(list, "error");
+    if (why)
+        json_object_set(status, "policy_error", why);
+    json_decref(list);
+}
+
 static int v_status(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     struct mc_engine_status st = {0};
@@ -38,6 +50,8 @@ static int v_status(struct mc_server *s, const json_t *args, json_t **out, struc
         (int)st.generation);
     if (*out && st.failed)
         json_object_set_new(*out, "error", json_string(st.fail.text));
+    if (*out)
+        put_policy_error(s, *out);
     return *out ? 0 : mc_fail(err, MC_ENOMEM, "no memory for the status");
 }
 

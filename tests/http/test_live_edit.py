@@ -101,6 +101,10 @@ def a_syntax_error_leaves_the_old_one_and_names_file_and_line():
         assert got == want and generation(s) == before
         line = p.text.count("\n") + 2
         assert f"scheduler.lua:{line}" in s.log(), s.log()
+        for say in ("mc.engine.status().policy_error", "mc.policy.list().error"):
+            wait_for(lambda: f"scheduler.lua:{line}" in s.attach(say)[1], 5)
+        p.save(p.text)
+        wait_for(lambda: s.attach("mc.engine.status().policy_error")[1] == "nil\n", 5)
 
 
 def an_error_at_run_time_costs_no_request_and_is_rolled_back():
