@@ -9,6 +9,8 @@ local show = require "mc.show"
 
 local M = { mc = api.mc, coroutine = require("mc.wait").coroutine }
 
+show.named = api.tables
+
 function M.print(...)
   local parts = {}
   for i = 1, select("#", ...) do parts[i] = show.value((select(i, ...))) end
@@ -42,6 +44,7 @@ end
 --- Runs a chunk: {text = what to show}, {incomplete = true}, {failed = true, text =}. raw:
 -- for scripts: strings as they are, an unfinished chunk is an error.
 function M.eval(text, raw)
+  text = text:gsub("^%s*=%s*", "") -- "=x", as in lua's own prompt
   local f, err = host.compile("return " .. text, "=stdin")
   if not f then f, err = host.compile(text, "=stdin") end
   if not f then
@@ -51,6 +54,7 @@ function M.eval(text, raw)
   local ok, n, values = results(xpcall(f, handler))
   host.task.keep()
   if not ok then return { failed = true, text = tostring(values[1]) } end
+  while n > 1 and values[n] == nil do n = n - 1 end -- the err of `return value, err`
   local shown = {}
   for i = 1, n do shown[i] = show.value(values[i]) end
   if n > 0 then rawset(M.env, "_", values[1]) end

@@ -4,7 +4,8 @@
 
 local data = require "mc.data"
 
-local M = { depth = 5, items = 60, width = 78, text = 2000 }
+-- named: proxy -> the table that it stands for.
+local M = { depth = 5, items = 60, width = 78, text = 2000, named = {} }
 
 local WORD = "^[%a_][%w_]*$"
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ['"'] = '\\"',
@@ -59,6 +60,7 @@ local function join(parts, indent)
 end
 
 local function show_table(t, seen, depth, indent)
+  t = M.named[t] or t
   if t == data.null then return "null" end
   if getmetatable(t) == data.NUMBER then return t.text end
   if seen[t] then return "<itself>" end

@@ -93,6 +93,8 @@ def an_expression_prints_its_value_and_strings_raw():
     assert attach("-e", "nil") == (0, "nil\n", "")
     assert attach("-e", "local x = 1") == (0, "", "")
     assert attach("-e", "1, nil, 'x'") == (0, "1   nil   x\n", "")
+    assert attach("-e", "= 1, nil, nil") == (0, "1\n", "")
+    assert attach("-e", "mc.kv") == (0, "{ stats = function }\n", "")
     assert attach("-e", "{ b = { 1, 2, { c = 'x' } }, 5 }") == (
         0, '{ 5, b = { 1, 2, { c = "x" } } }\n', "")
 
@@ -266,6 +268,9 @@ def help_knows_the_api():
     with Session() as s:
         s.ask("help()", "mc.submit")
         s.ask("help 'mc.submit'", "prompt")
+        s.ask("help 'mc.Submit'", "temperature number?")
+        s.ask("help(mc.submit)", "in quotes")
+        s.ask("help 'nonsense'", "nothing is called nonsense")
 
 
 def a_session_ends_with_its_server():
