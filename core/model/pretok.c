@@ -15,7 +15,8 @@
 
 enum {
     L = MC_U_L, N = MC_U_N, M = MC_U_M, P = MC_U_P, S = MC_U_S,
-    SPACE = MC_U_SPACE, NEWLINE = MC_U_NEWLINE,
+    SPACE = MC_U_SPACE, NEWLINE = MC_U_NEWLINE, UPPER = MC_U_UPPER, LOWER = MC_U_LOWER,
+    HAN = MC_U_HAN,
 };
 
 /* Categories of the character at i and its length; 0 at the end. */
@@ -113,6 +114,17 @@ static size_t gpt2(const char *s, size_t n)
     return white(s, n, false);
 }
 
+/*  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+static size_t marks_or_white(const char *s, size_t n)
+{
+    size_t i = s[0] == ' ', len;
+    unsigned cat = cat_at(s, i, n, &len);
+
+    if (cat && !(cat & (SPACE | L | N)))
+        return run(s, run_not(s, i + len, n, SPACE | L | N), n, NEWLINE);
+    return white(s, n, true);
+}
+
 /* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,DIGITS}
  * | ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
 static inline size_t words(const char *s, size_t n, size_t digits)
@@ -132,11 +144,7 @@ static inline size_t words(const char *s, size_t n, size_t digits)
         if (i > len)
             return i;
     }
-    i = s[0] == ' ';
-    cat = cat_at(s, i, n, &len);
-    if (cat && !(cat & (SPACE | L | N)))
-        return run(s, run_not(s, i + len, n, SPACE | L | N), n, NEWLINE);
-    return white(s, n, true);
+    return marks_or_white(s, n);
 }
 
 static size_t llama3(const char *s, size_t n)
@@ -236,6 +244,54 @@ static size_t deepseek3(const char *s, size_t n)
     return white(s, n, true);
 }
 
+/* A letter or mark that is neither Han nor of case `but`: a class of two with
+ * [\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]] in common. */
+static inline bool cased(unsigned cat, unsigned but)
+{
+    return cat & (L | M) && !(cat & (but | HAN));
+}
+
+/* U*W+ or else U+W*, where U has no lower and W no upper case: the end of the word that
+ * starts at i, or i. Where no W follows the Us they give back down to their last W. */
+static size_t cased_word(const char *s, size_t i, size_t n)
+{
+    size_t both = 0, len;
+    unsigned cat;
+
+    for (cat = cat_at(s, i, n, &len); cased(cat, LOWER); cat = cat_at(s, i, n, &len)) {
+        i += len;
+        if (!(cat & UPPER))
+            both = i;
+    }
+    if (both && !cased(cat, UPPER))
+        return both;
+    for (; cased(cat, UPPER); cat = cat_at(s, i, n, &len))
+        i += len;
+    return i;
+}
+
+/* [\p{Han}]+|PU*W+C|PU+W*C|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ * with P [^\r\n\p{L}\p{N}]?, U [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]],
+ * W [\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]], C (?i:'s|'t|'re|'ve|'m|'ll|'d)?
+ * A mark that could be P is a W: the match is the same either way. */
+static size_t kimi(const char *s, size_t n)
+{
+    size_t i = 0, len;
+    unsigned cat = cat_at(s, 0, n, &len);
+
+    if (cat & HAN)
+        return run(s, len, n, HAN);
+    if (cat & N)
+        return run_max(s, len, n, N, 2);
+    if (!(cat & NEWLINE)) {
+        i = cat & (L | M) ? 0 : len;
+        len = cased_word(s, i, n);
+        if (len > i)
+            return len + (len < n ? contraction(s + len, n - len, true) : 0);
+    }
+    return marks_or_white(s, n);
+}
+
 #define WORDS(digits)                                                             \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" digits   \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -269,6 +325,7 @@ static const struct {
     {"chatglm-bpe", {llama3}}, {"glm4", {llama3}}, {"glm5", {llama3}},
     {"qwen2", {qwen2}}, {"deepseek-r1-qwen", {qwen2}},
     {"deepseek-v3", {number3, cjk, deepseek3}},
+    {"kimi-k2", {kimi}},
 };
 
 static bool add(struct mc_pretok *p, mc_pretok_rule rule)

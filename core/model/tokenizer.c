@@ -19,6 +19,7 @@ struct encode {
     struct mc_merger merger;
     bool find_added;
     const char *text;                /* as it came */
+    struct mc_chunks chunks;         /* of text */
     const struct mc_tok_part *parts; /* NULL: added tokens may be anywhere */
     int n_parts;
     bool first; /* nothing or an added token came before */
@@ -70,6 +71,21 @@ static int encode_piece(void *ctx, const char *s, size_t n)
     return mc_bpe_piece(e->t, &e->merger, s, n, e->out);
 }
 
+/* The same as encode_text where a long text falls into chunks. */
+static int encode_chunks(struct encode *e, size_t at, size_t end)
+{
+    size_t stop;
+    int rc = 0;
+
+    for (; at < end && rc >= 0; at = stop) {
+        while (e->chunks.cut <= at)
+            mc_chunk_next(&e->chunks);
+        stop = e->chunks.cut < end ? e->chunks.cut : end;
+        rc = mc_pretok_split(&e->t->pretok, e->text + at, stop - at, encode_piece, e);
+    }
+    return rc;
+}
+
 /* Text without added tokens, normalised. */
 static int encode_text(struct encode *e, const char *s, size_t n)
 {
@@ -78,6 +94,8 @@ static int encode_text(struct encode *e, const char *s, size_t n)
     e->first = false;
     if (e->t->score_rank)
         return mc_spm_text(e->t, &e->merger, s, n, first, e->out);
+    if (e->t->chunked)
+        return encode_chunks(e, (size_t)(s - e->text), (size_t)(s - e->text) + n);
     return mc_pretok_split(&e->t->pretok, s, n, encode_piece, e);
 }
 
@@ -170,6 +188,7 @@ static int encode(struct encode *e, size_t n, unsigned flags, struct mc_err *err
         return mc_fail(err, MC_EBIG, "a text of %zu bytes is too long to tokenize", n);
     if (!mc_utf8_valid(e->text, n))
         return mc_fail(err, MC_EFORMAT, "the text is not valid UTF-8");
+    e->chunks = (struct mc_chunks){.s = e->text, .n = n};
     if (flags & MC_TOK_BOS)
         rc = push_all(e->out, &t->head);
     if (rc == 0)

@@ -77,13 +77,20 @@ int mc_bpe_reserve(struct mc_tok *t, size_t n_merges, struct mc_err *err)
     return 0;
 }
 
+void mc_bpe_pair(struct mc_tok *t, uint32_t rank, int32_t left, int32_t right, int32_t id)
+{
+    struct mc_merge_row *row = row_of(t, left, right);
+
+    row->key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    row->pair = (struct mc_pair){rank, id};
+}
+
 int mc_bpe_merge(struct mc_tok *t, uint32_t rank, const char *left, size_t n_left,
                  const char *right, size_t n_right, struct mc_err *err)
 {
     char quoted[MC_QUOTE], quoted2[MC_QUOTE], *text = malloc(n_left + n_right + 1);
     int32_t l = -1, r = -1, id = -1;
     size_t nl = 0, nr = 0;
-    struct mc_merge_row *row;
 
     if (!text)
         return mc_fail(err, MC_ENOMEM, "no memory for a merge");
@@ -98,11 +105,8 @@ int mc_bpe_merge(struct mc_tok *t, uint32_t rank, const char *left, size_t n_lef
         return mc_fail(err, MC_EFORMAT, "merge %u names a token that the vocabulary lacks: "
                        "\"%s\" \"%s\"", rank, mc_quote(quoted, left, n_left),
                        mc_quote(quoted2, right, n_right));
-    if (t->token[id].kind == MC_TOKEN_CONTROL)
-        return 0;
-    row = row_of(t, l, r);
-    row->key = (uint64_t)(uint32_t)l << 32 | (uint32_t)r;
-    row->pair = (struct mc_pair){rank, id};
+    if (t->token[id].kind != MC_TOKEN_CONTROL)
+        mc_bpe_pair(t, rank, l, r, id);
     return 0;
 }
 

@@ -19,11 +19,13 @@ enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 static const struct pre {
     const char *name;
-    bool ignore_merges, add_bos, nfc;
+    bool ignore_merges, add_bos, nfc, chunked;
 } pres[] = {
-    {"llama-bpe", true, true, false}, {"llama3", true, true, false},
-    {"llama-v3", true, true, false},  {"glm4", true, false, false},
-    {"glm5", true, false, false},     {"qwen2", false, false, true},
+    {"llama-bpe", .ignore_merges = true, .add_bos = true},
+    {"llama3", .ignore_merges = true, .add_bos = true},
+    {"llama-v3", .ignore_merges = true, .add_bos = true},
+    {"glm4", .ignore_merges = true}, {"glm5", .ignore_merges = true},
+    {"qwen2", .nfc = true}, {"kimi-k2", .ignore_merges = true, .chunked = true},
 };
 
 struct build {
@@ -51,6 +53,7 @@ static int read_pre(struct build *b)
             continue;
         b->t->ignore_merges = pres[i].ignore_merges;
         b->t->nfc = pres[i].nfc;
+        b->t->chunked = pres[i].chunked;
         b->add_bos = pres[i].add_bos;
     }
     return 0;

@@ -35,6 +35,10 @@ struct mc_added {
     bool single_word, lstrip, rstrip;
 };
 
+struct mc_added_flags {
+    bool normalized, single_word, lstrip, rstrip;
+};
+
 /* Sorted by bytes; first[c]..first[c + 1] start with byte c. */
 struct mc_added_set {
     struct mc_added *v;
@@ -74,6 +78,7 @@ struct mc_tok {
     bool space_prefix; /* SPM: text after nothing or a control token gets a space */
 
     bool nfc;
+    bool chunked; /* a long text is cut before it is split (tokenizer_chunk.c); never with nfc */
     struct mc_pretok pretok;
     struct mc_added_set raw; /* found in the text as it came */
     struct mc_added_set normal; /* found after normalisation, between those of raw */
@@ -87,6 +92,9 @@ struct mc_tok {
  * tokenizer_config.json or NULL; borrowed. */
 int mc_tok_from_json(const char *text, size_t n, const json_t *config, struct mc_tok **out,
                      struct mc_err *err);
+/* A tokenizer of tiktoken.model's text, Kimi's. config as above. */
+int mc_tok_from_tiktoken(const char *text, size_t n, const json_t *config,
+                         struct mc_tok **out, struct mc_err *err);
 int mc_tok_from_gguf(const struct mc_gguf *g, struct mc_tok **out, struct mc_err *err);
 
 /* tokenizer_pipeline.c: root's normalizer, pre_tokenizer and decoder, before there are
@@ -97,6 +105,34 @@ int mc_pipeline_post(struct mc_tok *t, const json_t *root, struct mc_err *err);
 const char *mc_json_kind(const json_t *v);
 /* Leaves *out when o[key] is absent or null. */
 int mc_json_bool(const json_t *o, const char *key, bool *out, struct mc_err *err);
+
+/* ---- tokenizer_config.c --------------------------------------------------------------- */
+
+/* The fields of an added token, in tokenizer.json's list or added_tokens_decoder. */
+struct mc_added_json {
+    const char *content; /* borrowed */
+    size_t n;
+    enum mc_token_kind kind;
+    struct mc_added_flags flags;
+};
+int mc_added_read(const json_t *a, struct mc_added_json *out, struct mc_err *err);
+/* A token that another field names, as a string or {content}: absent or null leaves *id. */
+int mc_tok_named(const struct mc_tok *t, const char *key, const json_t *name, int32_t *id,
+                 struct mc_err *err);
+/* bos_token, eos_token and chat_template of tokenizer_config.json (NULL: none). */
+int mc_tok_configure(struct mc_tok *t, const json_t *config, struct mc_err *err);
+
+/* ---- tokenizer_chunk.c ---------------------------------------------------------------- */
+
+/* Where a long text is cut. Set s and n, the rest 0; mc_chunk_next moves cut to the next
+ * place, SIZE_MAX after the last. */
+struct mc_chunks {
+    const char *s;
+    size_t n, at, cut;
+    uint32_t chars, run;
+    bool space;
+};
+void mc_chunk_next(struct mc_chunks *c);
 
 /* ---- tokenizer_vocab.c ---------------------------------------------------------------- */
 
@@ -120,9 +156,6 @@ const char *mc_quote(char buf[MC_QUOTE], const char *s, size_t n);
 
 /* ---- tokenizer_added.c ---------------------------------------------------------------- */
 
-struct mc_added_flags {
-    bool normalized, single_word, lstrip, rstrip;
-};
 int mc_added_put(struct mc_tok *t, int32_t id, struct mc_added_flags flags,
                  struct mc_err *err); /* the token exists; its bytes are searched for */
 int mc_added_seal(struct mc_tok *t, struct mc_err *err);
@@ -164,6 +197,8 @@ int mc_bpe_reserve(struct mc_tok *t, size_t n_merges, struct mc_err *err);
 /* Adds a merge of two tokens in byte-level spelling; a later one of the same pair wins. */
 int mc_bpe_merge(struct mc_tok *t, uint32_t rank, const char *left, size_t n_left,
                  const char *right, size_t n_right, struct mc_err *err);
+/* The same by ids: left and right become id, which is no control token. */
+void mc_bpe_pair(struct mc_tok *t, uint32_t rank, int32_t left, int32_t right, int32_t id);
 int mc_bpe_piece(const struct mc_tok *t, struct mc_merger *m, const char *s, size_t n,
                  struct mc_ids *out);
 

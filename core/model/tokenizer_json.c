@@ -1,4 +1,4 @@
-/* tokenizer_json.c - a tokenizer from tokenizer.json and tokenizer_config.json.
+/* tokenizer_json.c - a tokenizer from tokenizer.json.
  *
  * Owns what it builds until it hands it out. THREAD: any.
  * Files are hostile: every field's type is checked, what is not understood and would
@@ -125,50 +125,33 @@ static int read_vocab(struct build *b)
 }
 
 /* An added token may be in the vocabulary too, then with the same id. */
-static int place_added(struct build *b, json_int_t id, const json_t *content,
-                       enum mc_token_kind kind)
+static int place_added(struct build *b, json_int_t id, const struct mc_added_json *a)
 {
-    const char *s = json_string_value(content);
-    const json_t *known = json_object_get(b->vocab, s);
-    size_t n = json_string_length(content);
+    const json_t *known = json_object_get(b->vocab, a->content);
     char quoted[MC_QUOTE];
 
     if (!known)
-        return mc_tok_put(b->t, id, s, n, kind, b->err);
+        return mc_tok_put(b->t, id, a->content, a->n, a->kind, b->err);
     if (json_integer_value(known) != id)
         return mc_fail(b->err, MC_EFORMAT, "added token \"%s\" has id %lld here and %lld in "
-                       "model.vocab", mc_quote(quoted, s, n), (long long)id,
+                       "model.vocab", mc_quote(quoted, a->content, a->n), (long long)id,
                        (long long)json_integer_value(known));
-    return mc_tok_rename(b->t, (int32_t)id, s, n, kind, b->err);
+    return mc_tok_rename(b->t, (int32_t)id, a->content, a->n, a->kind, b->err);
 }
 
 static int read_added(struct build *b, const json_t *a)
 {
-    const json_t *id = json_object_get(a, "id"), *content = json_object_get(a, "content");
-    struct mc_added_flags flags = {0};
-    bool special = false;
+    const json_t *id = json_object_get(a, "id");
+    struct mc_added_json added;
     int rc;
 
     if (!json_is_integer(id))
         return mc_fail(b->err, MC_EFORMAT, "id is %s, not an integer", mc_json_kind(id));
-    if (!json_is_string(content))
-        return mc_fail(b->err, MC_EFORMAT, "content is %s, not a string",
-                       mc_json_kind(content));
-    rc = mc_json_bool(a, "special", &special, b->err);
-    flags.normalized = !special;
+    rc = mc_added_read(a, &added, b->err);
     if (rc == 0)
-        rc = mc_json_bool(a, "normalized", &flags.normalized, b->err);
+        rc = place_added(b, json_integer_value(id), &added);
     if (rc == 0)
-        rc = mc_json_bool(a, "single_word", &flags.single_word, b->err);
-    if (rc == 0)
-        rc = mc_json_bool(a, "lstrip", &flags.lstrip, b->err);
-    if (rc == 0)
-        rc = mc_json_bool(a, "rstrip", &flags.rstrip, b->err);
-    if (rc == 0)
-        rc = place_added(b, json_integer_value(id), content,
-                         special ? MC_TOKEN_CONTROL : MC_TOKEN_ADDED);
-    if (rc == 0)
-        rc = mc_added_put(b->t, (int32_t)json_integer_value(id), flags, b->err);
+        rc = mc_added_put(b->t, (int32_t)json_integer_value(id), added.flags, b->err);
     return rc;
 }
 
@@ -220,25 +203,6 @@ static int read_merges(struct build *b)
     return rc;
 }
 
-/* A token that another field names: absent or null leaves -1. */
-static int read_named(struct mc_tok *t, const char *key, const json_t *name, int32_t *id,
-                      struct mc_err *err)
-{
-    char quoted[MC_QUOTE];
-
-    if (json_is_object(name)) /* tokenizer_config.json's long form */
-        name = json_object_get(name, "content");
-    if (!name || json_is_null(name))
-        return 0;
-    if (!json_is_string(name))
-        return mc_fail(err, MC_EFORMAT, "%s is %s, not a string", key, mc_json_kind(name));
-    *id = mc_tok_find(t, json_string_value(name), json_string_length(name));
-    if (*id >= 0)
-        return 0;
-    return mc_fail(err, MC_EFORMAT, "%s \"%s\" is not in the vocabulary", key,
-                   mc_quote(quoted, json_string_value(name), json_string_length(name)));
-}
-
 static int read_root(struct build *b, const json_t *root)
 {
     const json_t *model = NULL;
@@ -264,42 +228,9 @@ static int read_root(struct build *b, const json_t *root)
     if (rc == 0)
         rc = read_merges(b);
     if (rc == 0)
-        rc = read_named(b->t, "model.unk_token", json_object_get(model, "unk_token"),
-                        &b->t->unk, b->err);
+        rc = mc_tok_named(b->t, "model.unk_token", json_object_get(model, "unk_token"),
+                          &b->t->unk, b->err);
     return rc < 0 ? rc : mc_pipeline_post(b->t, root, b->err);
-}
-
-/* "chat_template" is a string, or a list of {name, template}: "default", else the first. */
-static int read_chat(struct mc_tok *t, const json_t *chat, struct mc_err *err)
-{
-    const json_t *entry, *name, *text = json_is_array(chat)
-        ? json_object_get(json_array_get(chat, 0), "template") : chat;
-    size_t i;
-
-    if (!chat || json_is_null(chat))
-        return 0;
-    json_array_foreach(chat, i, entry) {
-        name = json_object_get(entry, "name");
-        if (json_is_string(name) && strcmp(json_string_value(name), "default") == 0)
-            text = json_object_get(entry, "template");
-    }
-    if (!json_is_string(text))
-        return mc_fail(err, MC_EFORMAT, "chat_template is %s, not a string or a list of "
-                       "{name, template}", mc_json_kind(text));
-    t->n_chat = json_string_length(text);
-    t->chat = strdup(json_string_value(text));
-    return t->chat ? 0 : mc_fail(err, MC_ENOMEM, "no memory for the chat template");
-}
-
-static int read_config(struct mc_tok *t, const json_t *config, struct mc_err *err)
-{
-    int rc = read_named(t, "bos_token", json_object_get(config, "bos_token"), &t->bos, err);
-
-    if (rc == 0)
-        rc = read_named(t, "eos_token", json_object_get(config, "eos_token"), &t->eos, err);
-    if (rc == 0)
-        rc = read_chat(t, json_object_get(config, "chat_template"), err);
-    return rc < 0 ? mc_err_while(err, "reading tokenizer_config.json") : 0;
 }
 
 int mc_tok_from_json(const char *text, size_t n, const json_t *config, struct mc_tok **out,
@@ -320,7 +251,7 @@ int mc_tok_from_json(const char *text, size_t n, const json_t *config, struct mc
         mc_err_while(err, "reading tokenizer.json");
         goto fail;
     }
-    rc = read_config(b.t, config, err);
+    rc = mc_tok_configure(b.t, config, err);
     if (rc < 0)
         goto fail;
     *out = b.t;

@@ -30,11 +30,19 @@ static int open_dir(const struct mc_ckpt *c, struct mc_tok **out, struct mc_err 
 {
     char *text = NULL;
     size_t n = 0;
+    const json_t *config = mc_ckpt_tokenizer_config(c);
     int rc = mc_ckpt_file(c, "tokenizer.json", FILE_MAX, &text, &n, err);
+    bool tiktoken = rc == MC_ENOENT;
 
+    if (tiktoken) {
+        rc = mc_ckpt_file(c, "tiktoken.model", FILE_MAX, &text, &n, err);
+        if (rc == MC_ENOENT)
+            return mc_fail(err, rc, "%s has no tokenizer: neither tokenizer.json nor "
+                           "tiktoken.model", mc_ckpt_path(c));
+    }
     if (rc < 0)
         return rc;
-    rc = mc_tok_from_json(text, n, mc_ckpt_tokenizer_config(c), out, err);
+    rc = (tiktoken ? mc_tok_from_tiktoken : mc_tok_from_json)(text, n, config, out, err);
     free(text);
     if (rc < 0)
         return rc;

@@ -14,15 +14,16 @@
 enum {
     L = MC_U_L, N = MC_U_N, P = MC_U_P, S = MC_U_S, OTHER = MC_U_OTHER,
     SPACE = MC_U_SPACE, NEWLINE = MC_U_NEWLINE,
+    UPPER = MC_U_L | MC_U_UPPER, LOWER = MC_U_L | MC_U_LOWER,
 };
 
-const uint8_t mc_ucat_ascii[128] = {
+const uint16_t mc_ucat_ascii[128] = {
     [0 ... 8] = OTHER, ['\t'] = OTHER | SPACE, ['\n'] = OTHER | SPACE | NEWLINE,
     ['\v'] = OTHER | SPACE, ['\f'] = OTHER | SPACE, ['\r'] = OTHER | SPACE | NEWLINE,
     [0x0e ... 0x1f] = OTHER, [' '] = SPACE, ['!' ... '#'] = P, ['$'] = S,
     ['%' ... '*'] = P, ['+'] = S, [',' ... '/'] = P, ['0' ... '9'] = N, [':' ... ';'] = P,
-    ['<' ... '>'] = S, ['?' ... '@'] = P, ['A' ... 'Z'] = L, ['[' ... ']'] = P, ['^'] = S,
-    ['_'] = P, ['`'] = S, ['a' ... 'z'] = L, ['{'] = P, ['|'] = S, ['}'] = P, ['~'] = S,
+    ['<' ... '>'] = S, ['?' ... '@'] = P, ['A' ... 'Z'] = UPPER, ['[' ... ']'] = P, ['^'] = S,
+    ['_'] = P, ['`'] = S, ['a' ... 'z'] = LOWER, ['{'] = P, ['|'] = S, ['}'] = P, ['~'] = S,
     [0x7f] = OTHER,
 };
 
@@ -33,11 +34,13 @@ struct span {
 
 static const struct span later[] = {
     {0x897, 0x897, MC_U_M}, {0x1b4e, 0x1b4f, MC_U_P}, {0x1b7f, 0x1b7f, MC_U_P},
-    {0x1c89, 0x1c8a, MC_U_L}, {0x2427, 0x2429, MC_U_S}, {0x2ffc, 0x2fff, MC_U_S},
-    {0x31e4, 0x31e5, MC_U_S}, {0x31ef, 0x31ef, MC_U_S}, {0xa7cb, 0xa7cd, MC_U_L},
-    {0xa7da, 0xa7dc, MC_U_L}, {0x105c0, 0x105f3, MC_U_L}, {0x10d40, 0x10d49, MC_U_N},
-    {0x10d4a, 0x10d65, MC_U_L}, {0x10d69, 0x10d6d, MC_U_M}, {0x10d6e, 0x10d6e, MC_U_P},
-    {0x10d6f, 0x10d85, MC_U_L}, {0x10d8e, 0x10d8f, MC_U_S}, {0x10ec2, 0x10ec4, MC_U_L},
+    {0x1c89, 0x1c89, UPPER}, {0x1c8a, 0x1c8a, LOWER}, {0x2427, 0x2429, MC_U_S},
+    {0x2ffc, 0x2fff, MC_U_S}, {0x31e4, 0x31e5, MC_U_S}, {0x31ef, 0x31ef, MC_U_S},
+    {0xa7cb, 0xa7cc, UPPER}, {0xa7cd, 0xa7cd, LOWER}, {0xa7da, 0xa7da, UPPER},
+    {0xa7db, 0xa7db, LOWER}, {0xa7dc, 0xa7dc, UPPER}, {0x105c0, 0x105f3, MC_U_L},
+    {0x10d40, 0x10d49, MC_U_N}, {0x10d4a, 0x10d4f, MC_U_L}, {0x10d50, 0x10d65, UPPER},
+    {0x10d69, 0x10d6d, MC_U_M}, {0x10d6e, 0x10d6e, MC_U_P}, {0x10d6f, 0x10d6f, MC_U_L},
+    {0x10d70, 0x10d85, LOWER}, {0x10d8e, 0x10d8f, MC_U_S}, {0x10ec2, 0x10ec4, MC_U_L},
     {0x10efc, 0x10efc, MC_U_M}, {0x11380, 0x11389, MC_U_L}, {0x1138b, 0x1138b, MC_U_L},
     {0x1138e, 0x1138e, MC_U_L}, {0x11390, 0x113b5, MC_U_L}, {0x113b7, 0x113b7, MC_U_L},
     {0x113b8, 0x113c0, MC_U_M}, {0x113c2, 0x113c2, MC_U_M}, {0x113c5, 0x113c5, MC_U_M},
@@ -57,6 +60,19 @@ static const struct span later[] = {
     {0x2ebf0, 0x2ee5d, MC_U_L},
 };
 
+/* Script Han of Unicode 16, letters or not. */
+static const struct span han[] = {
+    {0x2e80, 0x2e99, MC_U_HAN}, {0x2e9b, 0x2ef3, MC_U_HAN}, {0x2f00, 0x2fd5, MC_U_HAN},
+    {0x3005, 0x3005, MC_U_HAN}, {0x3007, 0x3007, MC_U_HAN}, {0x3021, 0x3029, MC_U_HAN},
+    {0x3038, 0x303b, MC_U_HAN}, {0x3400, 0x4dbf, MC_U_HAN}, {0x4e00, 0x9fff, MC_U_HAN},
+    {0xf900, 0xfa6d, MC_U_HAN}, {0xfa70, 0xfad9, MC_U_HAN}, {0x16fe2, 0x16fe3, MC_U_HAN},
+    {0x16ff0, 0x16ff1, MC_U_HAN}, {0x20000, 0x2a6df, MC_U_HAN},
+    {0x2a700, 0x2b739, MC_U_HAN}, {0x2b740, 0x2b81d, MC_U_HAN},
+    {0x2b820, 0x2cea1, MC_U_HAN}, {0x2ceb0, 0x2ebe0, MC_U_HAN},
+    {0x2ebf0, 0x2ee5d, MC_U_HAN}, {0x2f800, 0x2fa1d, MC_U_HAN},
+    {0x30000, 0x3134a, MC_U_HAN}, {0x31350, 0x323af, MC_U_HAN},
+};
+
 static int by_place(const void *key, const void *elem)
 {
     const uint32_t *cp = key;
@@ -65,12 +81,20 @@ static int by_place(const void *key, const void *elem)
     return *cp < s->first ? -1 : *cp > s->last;
 }
 
-unsigned mc_ucat_wide(uint32_t cp)
+static const struct span *find(uint32_t cp, const struct span *in, size_t n)
+{
+    return bsearch(&cp, in, n, sizeof *in, by_place);
+}
+
+static unsigned category(uint32_t cp)
 {
     const struct span *s;
 
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LT:
+        return UPPER;
+    case UTF8PROC_CATEGORY_LL:
+        return LOWER;
     case UTF8PROC_CATEGORY_LM: case UTF8PROC_CATEGORY_LO:
         return MC_U_L;
     case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
@@ -87,9 +111,18 @@ unsigned mc_ucat_wide(uint32_t cp)
     case UTF8PROC_CATEGORY_ZS: case UTF8PROC_CATEGORY_ZL: case UTF8PROC_CATEGORY_ZP:
         return MC_U_SPACE; /* all of Z is White_Space */
     case UTF8PROC_CATEGORY_CN:
-        s = bsearch(&cp, later, sizeof later / sizeof *later, sizeof *later, by_place);
+        s = find(cp, later, sizeof later / sizeof *later);
         return s ? s->cat : MC_U_OTHER;
     default:
         return cp == 0x85 ? MC_U_OTHER | MC_U_SPACE : MC_U_OTHER;
     }
+}
+
+unsigned mc_ucat_wide(uint32_t cp)
+{
+    unsigned cat = category(cp);
+
+    if (cp >= han[0].first && find(cp, han, sizeof han / sizeof *han))
+        cat |= MC_U_HAN;
+    return cat;
 }
