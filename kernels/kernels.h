@@ -23,8 +23,9 @@
  *  7. Ties in top-k and argmax go to the lowest id.
  *
  * T rows, R sampled rows, S sequences, H hidden, h heads of a rank, hk kv heads of a rank,
- * d head dim, V vocabulary (of a rank where it says [V/n]). All sums are f32. "row type" is
- * the type of the residual stream and of q, k, v: f32 in ref and cpu, bf16 in cuda.
+ * d head dim, c latent and r rope dims of MLA, E experts, V vocabulary (of a rank where it
+ * says [V/n]). All sums are f32. "row type" is the type of the residual stream and of q, k,
+ * v: f32 in ref and cpu, bf16 in cuda.
  * THREAD: need and run: the engine's; bodies run on the stream's own threads. */
 #ifndef MC_KERNELS_H
 #define MC_KERNELS_H
@@ -107,6 +108,14 @@ struct mc_w {
     uint64_t bytes; /* what one pass over it reads */
 };
 
+/* Matrices of one shape and run layout, so many bytes apart: the experts of a layer, the
+ * heads of an absorbed projection. */
+struct mc_ws {
+    struct mc_w w; /* the first */
+    int64_t q_step, scale_step, zero_step;
+    int32_t n;
+};
+
 #define MC_ACT_TINY 1e-30f /* 127/amax and 32767/amax stay finite above it */
 
 /* Activation layouts. */
@@ -150,12 +159,30 @@ struct mc_rows {
 };
 enum { MC_LIVE_ROWS, MC_LIVE_DECODE, MC_LIVE_SEQS, MC_LIVE_OUT };
 
-/* KV layouts: GQA values of a page and layer are K [hk][MC_PAGE][d], V the same, then for
- * FP8 f32 scales K [hk][MC_PAGE], V [hk][MC_PAGE]. Page-major, so that one copy moves a
- * page: address = base + page*page_stride + layer*layer_stride. */
-enum mc_kv_layout { MC_KV_F32, MC_KV_BF16, MC_KV_FP8, MC_N_KV };
+/* KV layouts. A page of a layer holds, for MC_PAGE tokens,
+ *
+ *   GQA   K [hk][MC_PAGE][d], V the same, then for FP8 f32 scales K [hk][MC_PAGE], V the same
+ *   MLA   [MC_PAGE] tokens of the latent (c values, normed) and the shared key (r values,
+ *         rotated): f32, bf16, FP8_PLAIN (all e4m3, unscaled or by the static k_scale) or
+ *         FP8_656 (c e4m3, an f32 scale for each 128 of them, r bf16; 656 bytes at 512 + 64)
+ *
+ * and a page of an index (DSA's keys, on layers that own an indexer) [MC_PAGE][index_d]
+ * e4m3, then [MC_PAGE] f32 scales; with F32 pages [MC_PAGE][index_d] f32. Page-major, so
+ * that one copy moves a page with all that belongs to its tokens: layer l lies at
+ * base + page*page_stride + l*layer_stride, index i at ... + index_off + i*index_stride. */
+enum mc_kv_layout {
+    MC_KV_F32,
+    MC_KV_BF16,
+    MC_KV_FP8, /* GQA only */
+    MC_N_GQA_KV,
+    MC_KV_FP8_PLAIN = MC_N_GQA_KV, /* MLA only, as what follows */
+    MC_KV_FP8_656,
+    MC_N_KV,
+};
 
-/* Bytes of one layer of one page; at least layer_stride, n_layer of them page_stride. */
+enum { MC_SCALE_COLS = 128 }; /* values of a latent that share a scale in FP8_656 */
+
+/* Bytes of one layer of one page; at least layer_stride. */
 static inline int64_t mc_kv_layer_bytes(uint16_t layout, int32_t hk, int32_t d)
 {
     int64_t each = layout == MC_KV_F32 ? 4 * d : layout == MC_KV_BF16 ? 2 * d : d + 4;
@@ -163,16 +190,35 @@ static inline int64_t mc_kv_layer_bytes(uint16_t layout, int32_t hk, int32_t d)
     return 2 * (int64_t)hk * MC_PAGE * each;
 }
 
+/* Bytes of a token's latent; the 656 of FP8_656 at c = 512, r = 64. */
+static inline int64_t mc_mla_token_bytes(uint16_t layout, int32_t c, int32_t r)
+{
+    int64_t n = (int64_t)c + r, n_scale = (c + MC_SCALE_COLS - 1) / MC_SCALE_COLS;
+
+    return layout == MC_KV_F32    ? 4 * n
+           : layout == MC_KV_BF16 ? 2 * n
+           : layout == MC_KV_FP8_PLAIN ? n : c + 4 * n_scale + 2 * (int64_t)r;
+}
+
+/* Bytes of one index of one page. */
+static inline int64_t mc_index_bytes(uint16_t layout, int32_t index_d)
+{
+    return (int64_t)MC_PAGE * (layout == MC_KV_F32 ? 4 * index_d : index_d + 4);
+}
+
 struct mc_kv {
     uint8_t *base;
     int64_t page_stride, layer_stride; /* bytes */
     const float *k_scale, *v_scale;    /* [n_layer] static scales, or NULL: dynamic; written
-                                          into the page either way, readers look there */
+                                          into a GQA page either way, readers look there */
     int32_t *table;                    /* [n_slot][pitch] physical page of each block */
     uint32_t *want_tag;                /* [n_slot][pitch] tag that the sequence expects */
     uint32_t *tag;                     /* [n_page] tag that the page carries */
     int32_t pitch, n_page, n_slot;
-    int32_t hk, d, n_layer;
+    int32_t hk, d, n_layer;            /* GQA */
+    int32_t c, r;                      /* MLA (hk, d are 0 then), else 0 */
+    int32_t index_d, n_index;          /* DSA, else 0 */
+    int64_t index_off, index_stride;   /* bytes */
     int32_t rank, n_shard;
     uint16_t layout;
 };
@@ -431,12 +477,151 @@ static inline int64_t mc_part_row(int32_t t, int32_t cap_decode, int32_t n_part)
                           : (int64_t)cap_decode * n_part + (t - cap_decode);
 }
 
-/* attn_merge: folds parts left to right (decode rows: 0..pos/MC_SPLIT, prefill rows: part
- * 0), normalises, writes act ([T, h*d]); zeros where no position was seen. */
+/* attn_merge: folds parts left to right (decode rows: 0..pos/MC_SPLIT, below n_part;
+ * prefill rows: part 0), normalises, writes act ([T, h*d]), or out when it is given; zeros
+ * where no position was seen. */
 struct mc_attn_merge_p {
     struct mc_rows rows;
     int32_t h, d, n_part, cap_decode;
     const float *o, *ml;
+    struct mc_act act;
+    void *out; /* [T,h,d] row type, or NULL */
+};
+
+/* mla_prep: the normed query latent rms(q_a) * q_norm goes to act and norm_out, whichever
+ * is given (q_a NULL: neither); rms(kv_a[0..c)) * kv_norm and the rotated kv_a[c..c+r) go
+ * to the page of the row's position, clamped to +-448 before every cast to e4m3, round to
+ * nearest even. FP8_656: a scale is amax/448 of its 128 values, at least 1e-4, rounded up
+ * to a power of two. Rows of a sequence marked bad write nothing. */
+struct mc_mla_prep_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    const struct mc_slot *slots;
+    int32_t layer, q_lora;
+    const void *q_a, *kv_a;        /* [T,q_lora] or NULL, [T,c+r]; row type */
+    const float *q_norm, *kv_norm; /* [q_lora], [c] */
+    float eps;
+    struct mc_rope rope; /* dim r */
+    struct mc_act act;   /* [T,q_lora]; x NULL: not wanted */
+    void *norm_out;      /* [T,q_lora] row type, or NULL */
+};
+
+/* mla_q: rotates the last r of each head of q and absorbs W_UK into the first nope:
+ * out [T,h,c+r] = q[0..nope) W_UK_h ++ rope(q[nope..)). Without w_uk (n 0) only rotates:
+ * out [T,h,nope+r], which may be q. */
+struct mc_mla_q_p {
+    struct mc_rows rows;
+    int32_t h, nope, c;
+    const void *q;     /* [T,h,nope+r] row type */
+    struct mc_ws w_uk; /* h matrices [c,nope] */
+    struct mc_rope rope; /* dim r, off nope */
+    void *out;         /* row type */
+};
+
+/* mla_attn: as gqa_attn, over latents that all heads share: softmax(scale q.[c;r]) c. o
+ * [parts][h][c], ml [parts][h][2]. With idx a row sees the positions of its list only, in
+ * the list's order; part i then holds entries [i*MC_SPLIT, ...) of it, and n_part is
+ * ceil(topk / MC_SPLIT) at most. */
+struct mc_mla_attn_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    const struct mc_slot *slots;
+    int32_t layer, h, n_part, cap_decode;
+    float scale;
+    const void *q;      /* [T,h,c+r] row type */
+    const int32_t *idx; /* [T,topk] positions, rising, -1 behind the last; or NULL */
+    int32_t topk;
+    float *o, *ml;
+    const void *plan;
+};
+
+/* mla_out: act [T,h*v] = o_lat of each head times W_UV_h^T. */
+struct mc_mla_out_p {
+    const int32_t *n_live;
+    int32_t cap, h, c, v;
+    const void *o_lat; /* [T,h,c] row type */
+    struct mc_ws w_uv; /* h matrices [v,c] */
+    struct mc_act act;
+};
+
+/* dsa_prep: LayerNorm of k (with bias), rope of the first dims of k and of each head of q,
+ * the key's page write. gates = gate * hi^-0.5 * index_d^-0.5. With F32 pages qi is f32;
+ * else q and k are cast to e4m3 with scale max(amax, 1e-4)/448, one a head and row: the
+ * query's is multiplied into its gate, the key's lies in the page. */
+struct mc_dsa_prep_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    const struct mc_slot *slots;
+    int32_t index, hi;              /* which index of the page; heads */
+    const void *q, *k, *gate;       /* [T,hi,index_d], [T,index_d], [T,hi]; row type */
+    const float *k_norm, *k_bias;   /* [index_d] */
+    float eps;
+    struct mc_rope rope; /* off 0 */
+    void *qi;            /* [T,hi,index_d] f32 or e4m3 */
+    float *gates;        /* [T,hi] */
+};
+
+/* dsa_topk: score(t, s) = kscale_s * sum over heads of gates[h] * relu(qi[h] . k[s]) for
+ * s <= pos; idx = the topk positions of the largest scores in rising order (lowest position
+ * first on ties), -1 behind the last; all of them when pos < topk. Bad sequences: all -1. */
+struct mc_dsa_topk_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    const struct mc_slot *slots;
+    int32_t index, hi, topk, context; /* context: longest, a capacity */
+    const void *qi;
+    const float *gates;
+    int32_t *idx; /* [T,topk] */
+    void *scratch;
+};
+
+/* route: logits = x W^T in f32. Sigmoid: selection by score + bias, weight by score alone;
+ * with groups only the topk_group groups whose two largest biased scores sum highest take
+ * part, the others at -inf. Softmax: over all experts. The top_k largest (lowest id on
+ * ties), largest first; normalised (sum + 1e-20) if asked, times factor. Then experts'
+ * lists for moe: order holds row*top_k + place, by expert and rising; offset [E+1] where
+ * each expert's begins. */
+struct mc_route_p {
+    const int32_t *n_live;
+    int32_t cap;
+    const void *x;     /* [T,H] row type */
+    struct mc_w w;     /* [E,H] */
+    const float *bias; /* [E] or NULL */
+    int32_t top_k, n_group, topk_group;
+    bool softmax, norm;
+    float factor;
+    int32_t *ids;   /* [T,top_k] */
+    float *weights; /* [T,top_k] */
+    int32_t *offset, *order; /* [E+1], [T*top_k] */
+    void *scratch;
+};
+
+/* moe: y[t] = sum over a row's places, in their order, of weight * down(silu(gate x) * up
+ * x) of its expert, + add (times sigmoid(add_gate[t]) when that is given). Rounding: as glu
+ * into mid's layout, then sums in f32, y in the row type. Reads only experts that were
+ * chosen. */
+struct mc_moe_p {
+    const int32_t *n_live;
+    int32_t cap, top_k;
+    struct mc_act act; /* [T,H] */
+    const int32_t *ids, *offset, *order;
+    const float *weights;
+    struct mc_ws gate, up, down; /* E matrices [I,H], [I,H], [H,I] */
+    struct mc_act mid;           /* [T*top_k, I] */
+    const void *add;             /* [T,H] row type: the shared expert; or NULL */
+    const void *add_gate;        /* [T] row type, or NULL */
+    void *y;                     /* [T,H] row type */
+    void *scratch;
+};
+
+/* mtp_in: act [T,2H] = rms(emb) * enorm ++ rms(hidden) * hnorm: the token after each row's
+ * hidden state, and that state after the model's last norm. */
+struct mc_mtp_in_p {
+    const int32_t *n_live;
+    int32_t cap, h;
+    const void *emb, *hidden; /* [T,H] row type */
+    const float *enorm, *hnorm;
+    float eps;
     struct mc_act act;
 };
 

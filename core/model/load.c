@@ -11,6 +11,8 @@ static const char *const layout_names[MC_N_KV] = {
     [MC_KV_F32] = "f32",
     [MC_KV_BF16] = "bf16",
     [MC_KV_FP8] = "fp8",
+    [MC_KV_FP8_PLAIN] = "fp8-plain",
+    [MC_KV_FP8_656] = "fp8-656",
 };
 
 int mc_backend_open(const char *name, const struct mc_backend_opts *o,

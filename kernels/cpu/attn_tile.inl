@@ -114,7 +114,7 @@ typedef void (*page_fn)(const void *x, int32_t d, struct query *q, int32_t at0, 
 
 static const struct {
     int n;
-    page_fn scores[MC_N_KV], values[MC_N_KV];
+    page_fn scores[MC_N_GQA_KV], values[MC_N_GQA_KV];
 } query_tiles[] = {
 #define ALL(N)                                                                             \
     {N,                                                                                    \

@@ -20,6 +20,7 @@
 enum { VN = 4 };
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+typedef uint32_t vu __attribute__((vector_size(16)));
 
 #define VEC static inline __attribute__((always_inline))
 
@@ -61,7 +62,7 @@ VEC vi vf_int(vf x) /* of whole numbers */
 }
 VEC vf vf_exp2i(vf y, vi n)
 {
-    return (vf)((vi)y + (n << 23));
+    return (vf)((vu)y + ((vu)n << 23));
 } /* y * 2^n, nothing denormal */
 VEC vf vf_zero_below(vf x, vf lim, vf y) { return (vf)(~(x < lim) & (vi)y); }
 VEC float vf_sum(vf x) { return (x[0] + x[2]) + (x[1] + x[3]); }

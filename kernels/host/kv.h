@@ -41,8 +41,8 @@ static inline float *mc_kv_scale(const struct mc_kv *kv, uint8_t *page, int v, i
 /* NULL, or why a pool can't be used. */
 static inline const char *mc_kv_refuse(const struct mc_kv *kv)
 {
-    if (kv->layout >= MC_N_KV)
-        return "unknown KV layout";
+    if (kv->layout >= MC_N_GQA_KV)
+        return "this KV layout is for models with latents (MLA)";
     if (kv->n_shard > 1)
         return "tokens sharded over ranks";
     if (kv->layer_stride < mc_kv_layer_bytes(kv->layout, kv->hk, kv->d) ||

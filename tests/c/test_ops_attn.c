@@ -116,7 +116,7 @@ static void ops_attn_agrees_with_the_oracle(void **state)
 
     (void)state;
     for (i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-        for (layout = 0; layout < MC_N_KV; layout++) {
+        for (layout = 0; layout < MC_N_GQA_KV; layout++) {
             const struct shape *s = &shapes[i];
             struct pool *p = pool_new(&ref, s, layout, &seed);
             struct kern_rows r = {0};
@@ -164,7 +164,7 @@ static void ops_attn_rows_do_not_depend_on_chunks(void **state)
     uint16_t layout;
 
     (void)state;
-    for (layout = 0; layout < MC_N_KV; layout++)
+    for (layout = 0; layout < MC_N_GQA_KV; layout++)
         for (window = 0; window <= 90; window += 90) {
             const struct shape *s = &shapes[0];
             struct pool *p = pool_new(&ref, s, layout, &seed);
@@ -244,7 +244,7 @@ static void ops_attn_lets_nan_reach_only_who_sees_it(void **state)
     uint16_t layout;
 
     (void)state;
-    for (layout = 0; layout < MC_N_KV; layout++)
+    for (layout = 0; layout < MC_N_GQA_KV; layout++)
         for (v = 0; v < 2; v++) {
             struct pool *p = pool_new(&ref, s, layout, &seed);
             struct kern_rows r = {0};

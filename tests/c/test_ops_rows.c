@@ -244,7 +244,7 @@ static void ops_prep_writes_the_oracles_pages(void **state)
 
     (void)state;
     ops_each_body (cpu, 2)
-        for (layout = 0; layout < MC_N_KV; layout++)
+        for (layout = 0; layout < MC_N_GQA_KV; layout++)
             for (i = 0; i < 4; i++)
                 for (how = 0; how < 8; how++)
                     check_prep(&cpu, &ref, layout, d_of[i], how % 2, how & 2, how & 4, &seed);
