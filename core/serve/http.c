@@ -181,12 +181,25 @@ static struct mc_conn *conn_of(struct MHD_Connection *c)
     return i ? i->socket_context : NULL;
 }
 
+/* The query is ours to parse. libmicrohttpd's own records of it would fill the connection's
+ * memory at some 500 arguments, and then nothing is answered: it is shown none. It parses
+ * uri in place after this. */
+static void hide_query(const char *uri)
+{
+    char *query = strchr((char *)(uintptr_t)uri, '?');
+
+    if (query && query[1])
+        query[1] = 0;
+}
+
 static void *on_uri(void *ctx, const char *uri, struct MHD_Connection *c)
 {
     struct mc_http *h = ctx;
     struct mc_conn *conn = conn_of(c);
     struct mc_req *r = conn ? mc_req_new(h, uri) : NULL;
 
+    if (uri)
+        hide_query(uri);
     if (!r)
         return NULL;
     r->conn = conn;

@@ -4,8 +4,8 @@
  *
  * libmicrohttpd 0.9.75 lets through what two parsers may read differently (request
  * smuggling): several Content-Length, one beside Transfer-Encoding, codings other than
- * chunked, blanks before a colon. All of it is refused here. What can't be seen from here:
- * a line with an empty name (": x") ends the header for libmicrohttpd; proxies refuse it. */
+ * chunked, blanks before a colon, no Host or two. All of it is refused here; what takes
+ * libmicrohttpd's pointers to see is in req.c. */
 #include "core/serve/http_parse.h"
 
 #include <ctype.h>
@@ -66,6 +66,8 @@ static const char *origin_form(const char *raw)
     return *raw == '/' ? raw : "/";
 }
 
+enum { QUERY_MAX = 256 };
+
 /* "a=1&b": pairs; to has room for two NULs a pair besides their text. */
 static int parse_query(struct mc_target *t, const char *s, char *to, struct mc_err *err)
 {
@@ -73,6 +75,9 @@ static int parse_query(struct mc_target *t, const char *s, char *to, struct mc_e
 
     for (const char *p = s; *p; p++)
         n += *p == '&';
+    if (n > QUERY_MAX)
+        return mc_fail(err, MC_EARG, "the request target has %zu query arguments, more than %d",
+                       n, QUERY_MAX);
     t->query = calloc(n, sizeof *t->query);
     if (!t->query)
         return mc_fail(err, MC_ENOMEM, "no memory for a query");
@@ -156,6 +161,7 @@ int mc_fields_check(const struct mc_pair *field, int n, const char *version, uin
                     struct mc_err *err)
 {
     const char *length = NULL, *coding = NULL;
+    int n_host = 0;
 
     *declared = 0;
     for (int i = 0; i < n; i++) {
@@ -168,9 +174,12 @@ int mc_fields_check(const struct mc_pair *field, int n, const char *version, uin
             return bad(err, "a field's value");
         if ((is_length && length) || (is_coding && coding))
             return bad(err, "content-length or transfer-encoding given twice");
+        n_host += strcasecmp(field[i].key, "host") == 0;
         length = is_length ? field[i].value : length;
         coding = is_coding ? field[i].value : coding;
     }
+    if (n_host > 1 || (n_host == 0 && strcmp(version, "HTTP/1.1") == 0))
+        return bad(err, n_host ? "host given twice" : "host is missing");
     if (coding && strcasecmp(coding, "chunked") != 0)
         return bad(err, "transfer-encoding other than chunked");
     if (coding && length)

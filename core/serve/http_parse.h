@@ -27,8 +27,8 @@ struct mc_target {
 int mc_target_parse(struct mc_target *t, const char *raw, struct mc_err *err);
 void mc_target_free(struct mc_target *t);
 
-/* Names and values are well-formed, and where the body ends is said at most once: *declared
- * is Content-Length, or 0. */
+/* Names and values are well-formed, Host is there once (HTTP/1.1), and where the body ends is
+ * said at most once: *declared is Content-Length, or 0. */
 int mc_fields_check(const struct mc_pair *field, int n, const char *version, uint64_t *declared,
                     struct mc_err *err);
 bool mc_is_token(const char *s); /* of RFC 9110: methods and field names */

@@ -4,9 +4,11 @@
  * while the edge may look at the request until mc_req_done. THREAD: filled on the HTTP
  * thread, constant once served; see http_int.h for the locks.
  *
- * Folded header lines are refused here, as it takes libmicrohttpd's pointers to see them: it
- * glues the continuation to the field's *name*, so that "Content-Lengt: 36\r\n h" becomes a
- * Content-Length. The other checks are in http_parse.c. */
+ * Two things are refused here, as it takes libmicrohttpd's pointers to see them. A folded
+ * header line: it glues the continuation to the field's *name*, so that "Content-Lengt:
+ * 36\r\n h" becomes a Content-Length. A line with an empty name (": x"): it takes the colon's
+ * place, where it has put a NUL, for the header's end, and what follows for the body or
+ * the next request. The other checks are in http_parse.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +118,7 @@ struct fields {
     size_t bytes;
     int n;
     bool folded;
+    const char *end; /* of the last value, in libmicrohttpd's memory */
 };
 
 /* A line that was continued on the next. libmicrohttpd 0.9 parses in place, name before
@@ -138,6 +141,7 @@ static enum MHD_Result on_field(void *ctx, enum MHD_ValueKind kind, const char *
     f->bytes += key_n + value_n + 2;
     f->n++;
     f->folded |= is_folded(key, key_n, value);
+    f->end = value && value + value_n > f->end ? value + value_n : f->end;
     if (f->to) {
         f->r->header[f->r->n_header++] = (struct mc_pair){f->to, f->to + key_n + 1};
         memcpy(f->to, key, key_n + 1);
@@ -147,6 +151,21 @@ static enum MHD_Result on_field(void *ctx, enum MHD_ValueKind kind, const char *
         f->to += value_n + 1;
     }
     return MHD_YES;
+}
+
+/* The header goes on after what libmicrohttpd 0.9 took for its end. It is parsed in place and
+ * begins with the method; behind the last value are two line ends, made NULs. Of one CRLF
+ * and one bare LF they may also be a colon and a bare LF: refused with the rest. (CRLF, a
+ * colon alone and a bare LF can't be told from two CRLF.) */
+static bool is_cut(struct MHD_Connection *c, const char *method, const char *end)
+{
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const char *stop = i ? method + i->header_size : end;
+
+    if (!end || !i || strncmp(MHD_get_version(), "0.9.", 4) != 0)
+        return false;
+    return (stop - end != 4 && stop - end != 2) || memcmp(end, "\0\0\0", (size_t)(stop - end)) != 0;
 }
 
 /* After mc_fields_check, which must see what libmicrohttpd saw. */
@@ -165,7 +184,8 @@ static int too_big(struct mc_err *err, size_t max)
     return mc_fail(err, MC_EBIG, "the request's body is over the limit of %zu bytes", max);
 }
 
-static int copy_fields(struct mc_req *r, struct MHD_Connection *c, struct mc_err *err)
+static int copy_fields(struct mc_req *r, struct MHD_Connection *c, const char *method,
+                       struct mc_err *err)
 {
     struct fields f = {.r = r};
 
@@ -176,15 +196,19 @@ static int copy_fields(struct mc_req *r, struct MHD_Connection *c, struct mc_err
         return mc_fail(err, MC_ENOMEM, "no memory for a request");
     f.to = r->mem;
     MHD_get_connection_values_n(c, MHD_HEADER_KIND, on_field, &f);
-    return f.folded ? mc_fail(err, MC_EARG, "the request's header is malformed: a folded line")
-                    : 0;
+    if (f.folded || is_cut(c, method, f.end))
+        return mc_fail(err, MC_EARG, "the request's header is malformed: %s",
+                       f.folded ? "a folded line" : "a field's name is empty");
+    return 0;
 }
 
 /* All is copied before the first complaint, which shall carry the client's id. */
 int mc_req_header_in(struct mc_req *r, struct MHD_Connection *c, const char *method,
                      const char *version, size_t max_body, struct mc_err *err)
 {
-    int rc = copy_fields(r, c, err), rc_target = mc_target_parse(&r->target, r->uri, NULL);
+    struct mc_err of_target;
+    int rc = copy_fields(r, c, method, err);
+    int rc_target = mc_target_parse(&r->target, r->uri, &of_target);
     const char *id, *coding;
 
     if (rc == 0)
@@ -195,8 +219,10 @@ int mc_req_header_in(struct mc_req *r, struct MHD_Connection *c, const char *met
         snprintf(r->id, sizeof r->id, "%s", id);
     if (rc < 0)
         return rc;
-    if (rc_target < 0)
-        return mc_fail(err, rc_target, "the request target is malformed");
+    if (rc_target < 0) {
+        *err = of_target;
+        return rc_target;
+    }
     if (strlen(method) >= sizeof r->method || !mc_is_token(method))
         return mc_fail(err, MC_EARG, "the request's method is malformed");
     snprintf(r->method, sizeof r->method, "%s", method);

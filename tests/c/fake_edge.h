@@ -100,7 +100,7 @@ static struct edge *start(struct mc_http_opts o)
 }
 
 /* Waits for the i-th held request. */
-static struct mc_req *held(struct edge *e, int i)
+static __attribute__((unused)) struct mc_req *held(struct edge *e, int i)
 {
     double until = now_s() + 10;
     struct mc_req *r = NULL;

@@ -16,7 +16,7 @@ static void leave(bool reset, bool stream)
 
     for (int i = 0; i < N; i++) {
         fd[i] = dial(e->port);
-        says(fd[i], "POST /held HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}");
+        says(fd[i], "POST /held HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
         held(e, i);
     }
     for (int i = 0; i < N && stream; i++) {
@@ -158,7 +158,7 @@ static void http_stream_bytes_leave_at_once(void **state)
     ssize_t n;
 
     (void)state;
-    says(fd, "POST /held HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}");
+    says(fd, "POST /held HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}");
     r = held(e, 0);
     t = now_s();
     assert_int_equal(mc_res_begin(r, 200, "text/event-stream; charset=utf-8"), 0);
@@ -288,7 +288,7 @@ static void http_head_of_a_stream_ends_it(void **state)
     int fd = dial(e->port);
 
     (void)state;
-    says(fd, "HEAD /held HTTP/1.1\r\n\r\n");
+    says(fd, "HEAD /held HTTP/1.1\r\nHost: x\r\n\r\n");
     mc_res_begin(held(e, 0), 200, "text/event-stream");
     assert_true(comes_to(&e->n_gone, 1, 2)); /* nobody will read what would come */
     mc_req_done(held(e, 0));

@@ -29,7 +29,7 @@ static void blank_created(char *s)
 /* The body of the answer to one request; the engine runs meanwhile. */
 static struct answer ask_pump(int status)
 {
-    struct answer a = ask(rig.port, "GET /x HTTP/1.1\r\n\r\n");
+    struct answer a = ask(rig.port, "GET /x HTTP/1.1\r\nHost: x\r\n\r\n");
 
     if (a.status != status)
         fail_msg("status %d: %s", a.status, a.n ? a.body : "");

@@ -24,7 +24,7 @@ static void leave(bool stream, bool reset)
         char buf[512];
 
         fd[i] = dial(rig.port);
-        says(fd[i], "GET /x HTTP/1.1\r\n\r\n");
+        says(fd[i], "GET /x HTTP/1.1\r\nHost: x\r\n\r\n");
         if (stream)
             assert_true(hear(fd[i], buf, sizeof buf, now_s() + 5) > 0);
     }
@@ -76,7 +76,7 @@ static void pump_slow_reader_gets_everything(void **state)
     rig.engine->loop = true;
     rig.limit = 20000; /* 12 MB: more than the sockets and the response hold */
     fake_run(rig.engine, 0);
-    says(fd, "GET /x HTTP/1.1\r\n\r\n");
+    says(fd, "GET /x HTTP/1.1\r\nHost: x\r\n\r\n");
     while (atomic_load(&rig.engine->n_seq) == 0 || fake_live(rig.engine) > 0)
         usleep(1000);
     usleep(100000);
@@ -97,7 +97,7 @@ static void pump_pings_while_nothing_comes(void **state)
     (void)state;
     rig.o.ping_s = 0.2;
     fake_text(rig.engine, "a");
-    says(fd, "GET /x HTTP/1.1\r\n\r\n");
+    says(fd, "GET /x HTTP/1.1\r\nHost: x\r\n\r\n");
     do { /* header and ping may come apart */
         ssize_t k = hear(fd, buf + n, sizeof buf - 1 - n, now_s() + 10);
 
@@ -123,7 +123,7 @@ static void pump_close_ends_jobs_as_draining(void **state)
     for (int i = 0; i < 2; i++) {
         rig.o.stream = i == 0;
         fd[i] = dial(rig.port);
-        says(fd[i], "GET /x HTTP/1.1\r\n\r\n");
+        says(fd[i], "GET /x HTTP/1.1\r\nHost: x\r\n\r\n");
         while (atomic_load(&rig.engine->n_seq) == i)
             usleep(500);
         usleep(20000);
@@ -154,7 +154,7 @@ static void pump_many_streams_at_full_speed(void **state)
     fake_run(rig.engine, 0);
     for (int i = 0; i < N; i++) {
         fd[i] = dial(rig.port);
-        says(fd[i], "GET /x HTTP/1.1\r\n\r\n");
+        says(fd[i], "GET /x HTTP/1.1\r\nHost: x\r\n\r\n");
     }
     for (int i = 0; i < N; i++) {
         struct answer a = listen_for(fd[i], 30);

@@ -37,17 +37,21 @@ static void fuzz_fields(char *s)
     struct mc_pair field[64];
     uint64_t declared;
     int n = 0, n_framing = 0;
+    bool has_host = false;
 
-    while (n < 64 && *s) {
+    while (n < 63 && *s) {
         char *end = s + strcspn(s, "\n"), *colon = memchr(s, ':', (size_t)(end - s));
 
         if (!colon)
             break;
         *colon = 0;
+        has_host |= strcasecmp(s, "host") == 0;
         field[n++] = (struct mc_pair){s, colon + 1};
         s = *end ? end + 1 : end;
         *end = 0;
     }
+    if (!has_host) /* or all would be refused for that */
+        field[n++] = (struct mc_pair){"host", "x"};
     if (mc_fields_check(field, n, "HTTP/1.1", &declared, NULL) < 0)
         return;
     for (int i = 0; i < n; i++) {
