@@ -1,6 +1,7 @@
 /* thread.h - threads and timed waits as all of the program wants them.
  *
- * Signals are the main thread's: no other takes any. Waits are on the clock of mc_now(), so
+ * Signals are the main thread's: no other takes any but SIGBUS, which is the fault of the
+ * thread that gets it (core/weights/guard.h). Waits are on the clock of mc_now(), so
  * that setting the time of day wakes nobody early or late. OWNS nothing. THREAD: any. */
 #ifndef MC_BASE_THREAD_H
 #define MC_BASE_THREAD_H
@@ -17,6 +18,7 @@ static inline int mc_thread_run(pthread_t *t, void *(*fn)(void *), void *arg)
     int rc;
 
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     rc = pthread_create(t, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -219,6 +219,8 @@ int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
     for (int32_t i = 0; i < cfg->n_layer && rc == 0; i++)
         rc = load_layer(&l, i, &m->layer[i]);
     be->stream_free(l.s);
+    if (mc_ckpt_intact(c, err) < 0)
+        rc = MC_EIO;
     if (rc < 0)
         goto fail;
     return 0;

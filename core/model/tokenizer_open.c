@@ -57,7 +57,14 @@ static int open_dir(const struct mc_ckpt *c, struct mc_tok **out, struct mc_err 
 int mc_tok_open(const struct mc_ckpt *c, struct mc_tok **out, struct mc_err *err)
 {
     const struct mc_gguf *g = mc_ckpt_gguf(c);
+    int rc;
 
     *out = NULL;
-    return g ? mc_tok_from_gguf(g, out, err) : open_dir(c, out, err);
+    rc = g ? mc_tok_from_gguf(g, out, err) : open_dir(c, out, err);
+    if (mc_ckpt_intact(c, err) < 0) {
+        mc_tok_close(*out);
+        *out = NULL;
+        rc = MC_EIO;
+    }
+    return rc;
 }

@@ -119,6 +119,15 @@ void mc_ckpt_drop(const struct mc_ckpt *c, const void *p, size_t n)
     }
 }
 
+int mc_ckpt_intact(const struct mc_ckpt *c, struct mc_err *err)
+{
+    for (int32_t i = 0; i < c->n_map; i++)
+        if (c->map[i].guard && mc_guard_broken(c->map[i].guard))
+            return mc_fail(err, MC_EIO, "%s was cut short while it was read, or the disk "
+                           "failed", c->map[i].name);
+    return 0;
+}
+
 enum mc_ckpt_kind mc_ckpt_kind(const struct mc_ckpt *c)
 {
     return c->kind;
@@ -300,6 +309,8 @@ static int open_as(int (*how)(struct mc_ckpt *, const char *, struct mc_err *),
     c->path = strdup(path);
     if (c->path)
         rc = how(c, path, err);
+    if (mc_ckpt_intact(c, err) < 0)
+        rc = MC_EIO;
     if (rc < 0) {
         mc_err_while(err, "opening %s", tail(path));
         mc_ckpt_close(c);

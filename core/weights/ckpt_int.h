@@ -4,6 +4,7 @@
 #ifndef MC_WEIGHTS_CKPT_INT_H
 #define MC_WEIGHTS_CKPT_INT_H
 
+#include "core/weights/guard.h"
 #include "core/weights/weights.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -15,6 +16,7 @@ struct mc_map {
     char *name; /* basename, for messages */
     const uint8_t *p;
     size_t n;
+    struct mc_guard *guard;
 };
 
 struct mc_tensor_ref {

@@ -120,11 +120,13 @@ int mc_map_fd(int fd, int64_t size, const char *name, struct mc_map *out, struct
         return mc_fail(err, MC_EIO, "cannot map %s: %s", name, strerror(errno));
     out->p = p;
     out->n = (size_t)size;
-    return 0;
+    out->guard = mc_guard_new(p, out->n);
+    return out->guard ? 0 : mc_fail(err, MC_ENOMEM, "no memory to open %s", name);
 }
 
 void mc_map_close(struct mc_map *m)
 {
+    mc_guard_drop(m->guard);
     if (m->p)
         munmap((void *)m->p, m->n);
     free(m->name);

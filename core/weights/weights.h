@@ -6,8 +6,8 @@
  * that a family's loader is written once. OWNS the maps; every pointer handed out is
  * borrowed until mc_ckpt_close. THREAD: open and close one; reading any.
  *
- * A file that shrinks while it is mapped kills the process (SIGBUS): replace checkpoints
- * by renaming, never in place. */
+ * A file that shrinks while it is mapped reads as zeros from there on: who has read what it
+ * needs asks mc_ckpt_intact. Replace checkpoints by renaming, never in place. */
 #ifndef MC_WEIGHTS_H
 #define MC_WEIGHTS_H
 
@@ -40,6 +40,9 @@ int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err);
 /* One safetensors file and nothing beside it: no config, no model. */
 int mc_ckpt_open_tensors(const char *path, struct mc_ckpt **out, struct mc_err *err);
 void mc_ckpt_close(struct mc_ckpt *c);
+/* 0, or MC_EIO when a file could not be read where it was: what was read is not the
+ * checkpoint. To be asked after reading, whatever the reading said. */
+int mc_ckpt_intact(const struct mc_ckpt *c, struct mc_err *err);
 enum mc_ckpt_kind mc_ckpt_kind(const struct mc_ckpt *c);
 const char *mc_ckpt_path(const struct mc_ckpt *c);
 

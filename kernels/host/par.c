@@ -20,7 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPIN_NS = 20000 };
+enum {
+    SPIN_NS = 20000,
+    STACK_BYTES = 8 << 20, /* bodies keep 256 KiB of tiles there, a sanitizer's build more */
+};
 
 bool mc_futex_wait(atomic_uint *word, unsigned seen)
 {
@@ -67,13 +70,19 @@ bool mc_spin(struct mc_spin *s)
 
 int mc_thread_start(pthread_t *t, void *(*fn)(void *), void *arg, const char *name)
 {
+    pthread_attr_t attr;
     sigset_t all, old;
-    int rc;
+    int rc = pthread_attr_init(&attr);
 
+    if (rc != 0)
+        return MC_K_ENOMEM;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(t, NULL, fn, arg);
+    rc = pthread_create(t, &attr, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
     if (rc != 0)
         return MC_K_ENOMEM;
     pthread_setname_np(*t, name);

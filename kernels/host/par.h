@@ -30,7 +30,8 @@ struct mc_par {
 int mc_par_start(struct mc_par *par, int threads);
 void mc_par_stop(struct mc_par *par);
 
-/* A thread with all signals blocked. */
+/* A thread with a stack of 8 MiB, whatever ulimit -s says, and all signals blocked but SIGBUS:
+ * a file that it reads through a map may be cut short. */
 int mc_thread_start(pthread_t *t, void *(*fn)(void *), void *arg, const char *name);
 
 /* Blocks while *word == seen; true when woken, false when it did not sleep or a signal came.

@@ -1,4 +1,5 @@
 /* test_stream.c - the host stream: order, tickets, poison, graphs, the full ring, teams. */
+#define _GNU_SOURCE /* pthread_getattr_np */
 #include "tests/c/test.h"
 
 #include <assert.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/host/host.h"
+#include "kernels/host/par.h"
 
 struct log {
     int n;
@@ -367,6 +369,35 @@ static void par_survives_sleeping_helpers(void **state)
     mc_stream_free(s);
 }
 
+static void *stack_size(void *arg)
+{
+    pthread_attr_t attr;
+
+    assert(pthread_getattr_np(pthread_self(), &attr) == 0);
+    pthread_attr_getstacksize(&attr, arg);
+    pthread_attr_destroy(&attr);
+    return NULL;
+}
+
+static void par_threads_have_a_stack_of_their_own_size(void **state)
+{
+    pthread_attr_t was, small;
+    size_t size = 0;
+    pthread_t t;
+
+    (void)state;
+    assert_int_equal(pthread_getattr_default_np(&was), 0);
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
+    assert_int_equal(pthread_setattr_default_np(&small), 0);
+    assert_int_equal(mc_thread_start(&t, stack_size, &size, "small"), 0);
+    pthread_join(t, NULL);
+    pthread_setattr_default_np(&was);
+    pthread_attr_destroy(&small);
+    pthread_attr_destroy(&was);
+    assert_true(size >= 4 << 20);
+}
+
 static void stream_idle_uses_no_cpu(void **state)
 {
     struct mc_stream *s = stream(4);
@@ -400,6 +431,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(stream_free_finishes_what_is_enqueued),
     cmocka_unit_test(par_runs_each_item_once),
     cmocka_unit_test(par_survives_sleeping_helpers),
+    cmocka_unit_test(par_threads_have_a_stack_of_their_own_size),
     cmocka_unit_test(stream_idle_uses_no_cpu),
 };
 
