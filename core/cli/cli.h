@@ -9,6 +9,8 @@
 
 #include <stdbool.h>
 
+#include <jansson.h>
+
 #include "core/base/err.h"
 #include "core/cli/config.h"
 
@@ -60,12 +62,18 @@ struct mc_engine;
 int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engine **out,
                   struct mc_err *err);
 
+/* A value for people (fields a line, rows as columns), or as JSON. */
+void mc_cli_show(const json_t *v, bool json);
+/* One request to the server's socket (takes params), and its answer shown; the exit status. */
+int mc_cli_call(const char *socket, const char *verb, json_t *params, bool json);
+
 int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_doctor(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_chat(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_render(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_serve(int argc, char **argv, const struct mc_lua_half *lua);

@@ -23,6 +23,9 @@ struct mc_lua_half {
     /* Runs a settings file (no API, no I/O, 1 s at most) that returns a table; any thread.
      * A new reference. */
     int (*table)(const char *path, json_t **out, struct mc_err *err);
+    /* Tries policies (a directory or one file) without a server: what was tried, or file, line
+     * and reason. */
+    int (*check)(const char *path, json_t **out, struct mc_err *err);
     /* A chat template in a VM of its own, for commands that serve nothing; see
      * lua/host/render.h. One thread at a time. */
     int (*render_open)(const char *text, size_t n, const char *bos, const char *eos,

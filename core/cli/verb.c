@@ -1,4 +1,4 @@
-/* verb.c - the verbs as words of the command line: `mascon seqs`, `mascon policy list`.
+/* verb.c - the verbs as words of the command line: `mascon seqs`, `mascon drain 30`.
  *
  * Sends one request to the server's socket and shows the answer: fields a line, rows as
  * columns, or --json. OWNS nothing after it returns. THREAD: main. */
@@ -84,7 +84,7 @@ static void show_rows(const json_t *rows)
     }
 }
 
-static void show(const json_t *v, bool json)
+void mc_cli_show(const json_t *v, bool json)
 {
     char text[1024];
 
@@ -101,7 +101,7 @@ static void show(const json_t *v, bool json)
     }
 }
 
-static int call(const char *socket, const char *verb, json_t *params, bool json)
+int mc_cli_call(const char *socket, const char *verb, json_t *params, bool json)
 {
     struct mc_client *c = NULL;
     json_t *result = NULL;
@@ -113,7 +113,7 @@ static int call(const char *socket, const char *verb, json_t *params, bool json)
     else
         rc = mc_client_call(c, verb, params, &result, &err);
     if (rc == 0)
-        show(result, json);
+        mc_cli_show(result, json);
     else
         rc = mc_cli_fail(&err);
     json_decref(result);
@@ -137,18 +137,14 @@ int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua)
     const struct mc_flag flags[] = {{"json", NULL, &json, "the answer as JSON"}, {0}};
     struct mc_args a = {.word = argv[0], .usage = usage_of(argv[0]), .who = MC_FOR_SOCK,
                         .flags = flags, .max = 4, .set = &set};
-    char verb[64];
     json_t *params;
-    int rc = mc_args_parse(&a, argc, argv, lua), i = 0;
+    int rc = mc_args_parse(&a, argc, argv, lua);
 
     if (rc < 0) {
-        snprintf(verb, sizeof verb, "%s", argv[0]);
-        if (strcmp(verb, "policy") == 0) /* its verbs are policy.list, policy.check */
-            snprintf(verb, sizeof verb, "policy.%s", a.n_pos ? a.pos[i++] : "list");
         params = json_array();
-        for (; i < a.n_pos; i++)
+        for (int i = 0; i < a.n_pos; i++)
             json_array_append_new(params, json_string(a.pos[i]));
-        rc = call(set.socket, verb, params, json);
+        rc = mc_cli_call(set.socket, argv[0], params, json);
     }
     mc_settings_free(&set);
     return rc;

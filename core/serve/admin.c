@@ -254,9 +254,15 @@ static int v_check(struct mc_server *s, const json_t *args, json_t **out, struct
 {
     int rc = need_policies(s, err);
 
-    if (rc == 0 && !s->policies->check)
-        rc = mc_fail(err, MC_EUNSUP, "policies can't be tried here");
     return rc < 0 ? rc : s->policies->check(s->policies_self, text_arg(args, 0), out, err);
+}
+
+static int v_diff(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    int rc = need_policies(s, err);
+
+    return rc < 0 ? rc : s->policies->diff(s->policies_self, text_arg(args, 0),
+                                           text_arg(args, 1), out, err);
 }
 
 static int v_config(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
@@ -279,7 +285,8 @@ const struct mc_verb mc_verbs[] = {
     {"reload", "", "load the policies again", v_reload},
     {"rollback", "", "go back to the policies before", v_rollback},
     {"policy.list", "", "what runs", v_list},
-    {"policy.check", "[name]", "try the files without running them", v_check},
+    {"policy.check", "[path]", "try the files without running them", v_check},
+    {"policy.diff", "[from] [to]", "what differs between generations, or on disk", v_diff},
     {"config", "", "the settings", v_config},
     {0},
 };

@@ -24,7 +24,11 @@ struct mc_policy_admin {
     int (*reload)(void *self, json_t **out, struct mc_err *err);
     int (*rollback)(void *self, json_t **out, struct mc_err *err);
     int (*list)(void *self, json_t **out, struct mc_err *err);
-    int (*check)(void *self, const char *name, json_t **out, struct mc_err *err);
+    /* path: a directory, one file, or a name in the policies' own (NULL). */
+    int (*check)(void *self, const char *path, json_t **out, struct mc_err *err);
+    /* from, to: "live", "kept", "disk" or a number; NULL, NULL: what a reload would change. */
+    int (*diff)(void *self, const char *from, const char *to, json_t **out,
+                struct mc_err *err);
 };
 
 /* REPL sessions, each a VM and a thread of its own; filled by lua/. */

@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/serve/server.h"
+#include "lua/host/task.h"
+
 static const char ERROR[] = "mc.error";
 
 void mc_bind_table(lua_State *L, const luaL_Reg *fns)
@@ -48,6 +51,17 @@ int mc_bind_fail(lua_State *L, const struct mc_err *err)
     lua_pushnil(L);
     mc_bind_push_err(L, err);
     return 2;
+}
+
+bool mc_bind_no_model(lua_State *L)
+{
+    struct mc_err err;
+
+    if (mc_tvm_of(L)->server->engine)
+        return false;
+    mc_fail(&err, MC_ELOADING, "no model is loaded here: these files are only tried");
+    mc_bind_fail(L, &err);
+    return true;
 }
 
 int mc_bind_code(const char *api)

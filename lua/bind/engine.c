@@ -36,13 +36,18 @@ static int l_verb(lua_State *L)
 /* template() -> the model's chat template or nil; its BOS and EOS tokens' texts */
 static int l_template(lua_State *L)
 {
-    const struct mc_tok *tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
-    int32_t ids[2] = {mc_tok_bos(tok), mc_tok_eos(tok)};
+    const struct mc_tok *tok;
+    int32_t ids[2];
     const char *s;
     size_t n;
     bool special;
     int i;
 
+    if (mc_bind_no_model(L))
+        return 0;
+    tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
+    ids[0] = mc_tok_bos(tok);
+    ids[1] = mc_tok_eos(tok);
     s = mc_tok_chat_template(tok, &n);
     if (!s)
         return 0;

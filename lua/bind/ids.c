@@ -165,6 +165,8 @@ static int l_encode(lua_State *L)
     luaL_checktype(L, 1, LUA_TTABLE);
     if (!mc_own_room(v))
         return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
+    if (mc_bind_no_model(L))
+        return 2;
     parts = lua_newuserdata(L, PARTS_MAX * sizeof *parts);
     n = read_parts(L, 1, parts);
     at = lua_newuserdata(L, sizeof *at);
@@ -232,13 +234,16 @@ static void clean(lua_State *L)
 /* decode(list[, specials]) -> text: always UTF-8, whatever the ids say. */
 static int l_decode(lua_State *L)
 {
-    const struct mc_tok *tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
     const struct mc_ids *ids = mc_ids_check(L, 1);
     bool keep = lua_toboolean(L, 2), special;
+    const struct mc_tok *tok;
     struct mc_err err;
     luaL_Buffer b;
     size_t i, n;
 
+    if (mc_bind_no_model(L))
+        return 2;
+    tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
     luaL_buffinit(L, &b);
     for (i = 0; i < ids->n; i++) {
         const char *s;

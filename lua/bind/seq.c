@@ -138,6 +138,8 @@ static int l_open(lua_State *L)
         return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
     if (ids->n > INT32_MAX / 2)
         return luaL_error(L, "a prompt of %d tokens", INT32_MAX / 2);
+    if (mc_bind_no_model(L))
+        return 2;
     s = lua_newuserdata(L, sizeof *s);
     rc = mc_submit_read(L, 1, mc_engine_config(e), s, &err);
     if (rc < 0)

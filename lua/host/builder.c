@@ -16,10 +16,10 @@
 #include <unistd.h>
 
 #include "core/base/log.h"
-#include "lua/host/gate.h"
 #include "lua/host/policies_int.h"
+#include "lua/host/trial.h"
 
-enum { QUIET_MS = 200, IDLE_MS = 500, RECORD_WAIT_MS = 50, FIND_US = 400000 };
+enum { QUIET_MS = 200, IDLE_MS = 500, RECORD_WAIT_MS = 50 };
 
 void mc_builder_wake(struct mc_policies *p)
 {
@@ -45,81 +45,13 @@ static struct mc_step_opts step_opts(struct mc_policies *p)
                                  .mem = p->opts.vm_bytes};
 }
 
-/* Appends where the script was when it ran over its budget. */
-static void say_where(struct mc_err *err, const char *at)
-{
-    size_t n = strlen(err->text);
-
-    if (at[0])
-        snprintf(err->text + n, sizeof err->text - n, " at %s", at);
-}
-
-/* Runs a lost VM's last call again, interpreted, noting lines. */
-static void find_call(struct mc_policies *p, struct mc_stepvm *lost, char *at, size_t n)
-{
-    struct mc_step_opts o = step_opts(p);
-    struct mc_stepvm *s;
-    int rc;
-
-    at[0] = 0;
-    o.follow = true;
-    o.hook_us = FIND_US;
-    p->trying = true;
-    if (mc_stepvm_open(&o, lost->gen, &s, at, n, NULL) == 0) {
-        rc = mc_stepvm_replay(s, lost, NULL);
-        snprintf(at, n, "%s", rc == MC_EBUDGET || rc == MC_ENOMEM ? s->vm->at : "");
-        mc_stepvm_close(s);
-    }
-    p->trying = false;
-}
-
-/* The same for a generation whose files ran over their budget at load. */
-static void find_load(struct mc_policies *p, struct mc_generation *g, char *at, size_t n)
-{
-    struct mc_step_opts o = step_opts(p);
-    struct mc_stepvm *s = NULL;
-
-    o.follow = true;
-    o.load_us = FIND_US;
-    p->trying = true;
-    mc_stepvm_open(&o, g, &s, at, n, NULL);
-    mc_stepvm_close(s);
-    p->trying = false;
-}
-
 /* Opens a VM; where it ran away when it did. */
 static int open_vm(struct mc_policies *p, struct mc_generation *g, struct mc_stepvm **out,
                    struct mc_err *err)
 {
     struct mc_step_opts o = step_opts(p);
-    char at[80] = "";
-    int rc = mc_stepvm_open(&o, g, out, NULL, 0, err);
 
-    if (rc == MC_EBUDGET || rc == MC_ENOMEM) {
-        find_load(p, g, at, sizeof at);
-        say_where(err, at);
-    }
-    return rc;
-}
-
-/* Dry-runs a VM, which may serve afterwards; closes it when it may not. */
-static int try_vm(struct mc_policies *p, struct mc_stepvm **s, struct mc_err *err)
-{
-    char at[80] = "";
-    int rc;
-
-    p->trying = true;
-    rc = mc_dryrun(*s, &p->record, err);
-    p->trying = false;
-    if (rc == MC_EBUDGET || rc == MC_ENOMEM) {
-        find_call(p, *s, at, sizeof at);
-        say_where(err, at);
-    }
-    if (rc < 0) {
-        mc_stepvm_close(*s);
-        *s = NULL;
-    }
-    return rc;
+    return mc_trial_open(&o, g, out, err);
 }
 
 static void add_known(struct mc_policies *p, struct mc_generation *g)
@@ -149,7 +81,7 @@ int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed
     same = only_if_changed && g->hash == p->tried;
     p->tried = g->hash;
     if (rc >= 0 && !same)
-        rc = try_vm(p, out, err);
+        rc = mc_trial_run(out, &p->record, NULL, err);
     if (rc >= 0 && !same && p->opts.check)
         rc = p->opts.check(p->opts.self, g, err);
     if (rc < 0 || same) {
@@ -257,7 +189,7 @@ static void take_dead(struct mc_policies *p)
     for (; s; s = next) {
         next = s->next;
         if (s->vm->lost) {
-            find_call(p, s, at, sizeof at);
+            mc_trial_find(s, at, sizeof at);
             snprintf(text, sizeof text, "generation %u: %s used up its %s%s%s; VM %d of %d "
                      "abandoned", s->gen->number, mc_hook_names[s->last],
                      s->vm->lost == MC_EBUDGET ? "time" : "memory",
@@ -284,7 +216,7 @@ static void keep_spare(struct mc_policies *p)
     mc_stepvm_close(atomic_exchange(&p->spare, NULL));
     if (!g || now_ms() < p->no_spare_until)
         return;
-    if (open_vm(p, g, &s, &err) < 0 || try_vm(p, &s, &err) < 0) {
+    if (open_vm(p, g, &s, &err) < 0 || mc_trial_run(&s, &p->record, NULL, &err) < 0) {
         p->no_spare_until = now_ms() + 10000;
         mc_warn("policy", "no spare VM for generation %u: %s", live, err.text);
         return;
@@ -293,9 +225,8 @@ static void keep_spare(struct mc_policies *p)
     atomic_store(&p->spare, s);
 }
 
-/* Asks the engine for a step to try the next generation on; an idle one gives none. The
- * first answer may only say how much room it takes. */
-static void ask_record(struct mc_policies *p)
+/* The first answer may only say how much room it takes. */
+void mc_builder_ask_record(struct mc_policies *p)
 {
     for (int tries = 0; tries < 2; tries++) {
         int want = MC_RECORD_ASKED;
@@ -330,7 +261,7 @@ static int reload(struct mc_policies *p, bool only_if_changed, uint32_t *number,
     if (atomic_load(&p->degraded))
         return mc_fail(err, MC_EPOLICY, "%d VMs ran away: scripts are off until a restart",
                        MC_LOST_MAX);
-    ask_record(p);
+    mc_builder_ask_record(p);
     rc = mc_builder_make(p, p->dir, only_if_changed, &s, err);
     if (rc < 0) {
         mc_builder_error(p, err->text);
@@ -373,6 +304,22 @@ static void answer_reloads(struct mc_policies *p)
     p->result_number = number;
     p->result_err = err;
     pthread_cond_broadcast(&p->done_cond);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void do_jobs(struct mc_policies *p)
+{
+    struct mc_job *j;
+
+    pthread_mutex_lock(&p->lock);
+    while ((j = p->jobs)) {
+        p->jobs = j->next;
+        pthread_mutex_unlock(&p->lock);
+        j->fn(p, j->arg);
+        pthread_mutex_lock(&p->lock);
+        j->done = true;
+        pthread_cond_broadcast(&p->done_cond);
+    }
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -419,6 +366,7 @@ void *mc_builder_run(void *policies)
         take_dead(p);
         forget_old(p);
         answer_reloads(p);
+        do_jobs(p);
         if (p->reload_at && now_ms() >= p->reload_at) {
             p->reload_at = 0;
             mc_builder_watch(p);

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROW = 128, MAX_LANE = 2, PAGE = 64, N_PAGE = 1000, ROUNDS = 4 };
+#include "core/base/clock.h"
+
+enum { MAX_ROW = 128, MAX_LANE = 2, PAGE = 64, N_PAGE = 1000, ROUNDS = 16 };
 
 struct scene {
     const char *name;
@@ -93,17 +95,25 @@ static void make_block(struct block *b, const struct scene *sc)
             (&b->order[0][0])[o * n + i] = o == MC_ORDER_YOUNGEST ? n - 1 - i : i;
 }
 
+static void note_time(struct mc_tried *t, double seconds)
+{
+    t->n++;
+    if (t->warm)
+        t->us[t->n_us++ % MC_N_TRIED] = (float)(seconds * 1e6);
+}
+
 static int try_view(struct mc_stepvm *s, const char *what, struct mc_step_view *v,
                     int32_t tokens, int32_t rows, int32_t pages, struct mc_plan *p,
-                    struct mc_err *err)
+                    struct mc_tried *tried, struct mc_err *err)
 {
-    double state[MC_N_STATE];
+    double state[MC_N_STATE], t0;
     int rc = 0, answer;
 
     memcpy(state, s->layout[0].start, sizeof state);
     for (enum mc_hook h = MC_HOOK_PLAN; rc >= 0 && h <= MC_HOOK_ADMIT; h++) {
         *p = (struct mc_plan){.abi = MC_ABI, .cap = MC_PLAN_CAP, .tok_left = tokens,
                               .row_left = rows, .page_left = pages};
+        t0 = mc_now();
         if (!mc_stepvm_has(s, h) || (h == MC_HOOK_ADMIT && v->n_row == 0))
             continue;
         rc = h == MC_HOOK_PLAN    ? mc_stepvm_plan(s, v, p, state, err)
@@ -112,6 +122,8 @@ static int try_view(struct mc_stepvm *s, const char *what, struct mc_step_view *
                                                     &answer, err);
         if (rc < 0)
             mc_err_while(err, "trying %s with %s", mc_hook_names[h], what);
+        else if (h == MC_HOOK_PLAN)
+            note_time(tried, mc_now() - t0);
     }
     return rc;
 }
@@ -148,27 +160,41 @@ static int try_sampler(struct mc_stepvm *s, int done, int n, struct mc_err *err)
     return rc;
 }
 
-int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_err *err)
+static int by_size(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+
+    return (x > y) - (x < y);
+}
+
+int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_tried *tried,
+              struct mc_err *err)
 {
     static const int done[] = {0, 1, 100}, n_cand[] = {1, 32, MC_CAND_CAP};
     struct block *b = malloc(sizeof *b);
     struct mc_plan *p = malloc(sizeof *p);
-    int rc = 0;
+    struct mc_tried mine;
+    int rc = 0, n;
 
+    tried = tried ? tried : &mine;
+    tried->n = tried->n_us = 0;
     if (!b || !p)
         rc = mc_fail(err, MC_ENOMEM, "no memory to try a policy");
     for (int round = 0; round < ROUNDS; round++) {
+        tried->warm = round >= ROUNDS / 2;
         for (size_t i = 0; rc >= 0 && i < sizeof scenes / sizeof *scenes; i++) {
             make_block(b, &scenes[i]);
             rc = try_view(s, scenes[i].name, &b->view, scenes[i].tokens, scenes[i].rows,
-                          scenes[i].free, p, err);
+                          scenes[i].free, p, tried, err);
         }
         for (int i = 0; rc >= 0 && i < 9; i++)
             rc = try_sampler(s, done[i % 3], n_cand[i / 3], err);
     }
     if (rc >= 0 && recorded && recorded->bytes > 0)
         rc = try_view(s, "the last recorded step", recorded->view, recorded->tok_left,
-                      recorded->row_left, recorded->page_left, p, err);
+                      recorded->row_left, recorded->page_left, p, tried, err);
+    n = tried->n_us = tried->n_us < MC_N_TRIED ? tried->n_us : MC_N_TRIED;
+    qsort(tried->us, (size_t)n, sizeof *tried->us, by_size);
     free(b);
     free(p);
     return rc < 0 ? rc : 0;

@@ -15,8 +15,19 @@ struct mc_record {
     struct mc_step_view *view; /* owned by whoever made the record */
 };
 
-/* recorded may be NULL. On failure err->text says which hook failed with
+enum { MC_N_TRIED = 256 };
+
+/* What a trial saw of plan(). */
+struct mc_tried {
+    int n;           /* views */
+    bool warm;       /* the JIT had its chance: times count */
+    int n_us;
+    float us[MC_N_TRIED]; /* of the last ones; sorted when the trial is over */
+};
+
+/* recorded may be NULL, and tried. On failure err->text says which hook failed with
  * what; a lost VM is left lost, with the arguments that did it. */
-int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_err *err);
+int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_tried *tried,
+              struct mc_err *err);
 
 #endif

@@ -366,9 +366,14 @@ static void on_begin(struct mc_bell *b)
     struct mc_edge_req *r = (struct mc_edge_req *)((char *)b -
                                                    offsetof(struct mc_edge_req, begin));
     struct worker *w = r->task.user;
+    char number[16];
     struct mc_err err;
     int rc;
 
+    if (w->vm) {
+        snprintf(number, sizeof number, "%u", w->vm->gen->number);
+        mc_res_header(r->req, "x-mascon-generation", number);
+    }
     r->task.ended = on_ended;
     r->timer.fire = on_late;
     if (atomic_load(&r->edge->stopped))

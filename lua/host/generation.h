@@ -42,11 +42,17 @@ struct mc_generation {
     int n_source;
     struct mc_choice choice[MC_N_SOURCE];
     int n_choice;
+    struct mc_choice only; /* one file that runs as its kind, whatever init.lua names */
 };
 
 /* dir NULL or "": the built-in set. Fails when the directory can't be opened, or when
  * others than root and this user may change it. */
 int mc_generation_open(const char *dir, struct mc_generation **out, struct mc_err *err);
+/* To try things: path is a directory, or one file of it, "sched.lua" or "routes/x.lua",
+ * which then runs as the kind that it says it is. A directory that the file lies in may be
+ * anybody's. */
+int mc_generation_open_path(const char *path, struct mc_generation **out,
+                            struct mc_err *err);
 struct mc_generation *mc_generation_ref(struct mc_generation *g);
 void mc_generation_unref(struct mc_generation *g);
 

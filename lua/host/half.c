@@ -7,87 +7,19 @@
 #include <stdlib.h>
 
 #include "core/base/log.h"
+#include "lua/host/check.h"
 #include "lua/host/edge.h"
 #include "lua/host/policies.h"
 #include "lua/host/render.h"
 #include "lua/host/repl.h"
 #include "lua/host/settings.h"
+#include "lua/host/verbs.h"
 
 struct mc_lua {
     struct mc_server *server;
     struct mc_edge *edge;
     struct mc_policies *policies;
 };
-
-/* ---- generations as verbs -------------------------------------------------------------- */
-
-static int generation(uint32_t number, int rc, const char *what, json_t **out)
-{
-    if (rc == 0)
-        *out = json_pack("{s:i, s:s}", "generation", (int)number, "state", what);
-    return rc;
-}
-
-static int on_reload(void *self, json_t **out, struct mc_err *err)
-{
-    uint32_t number = 0;
-    int rc = mc_policies_reload(((struct mc_lua *)self)->policies, &number, err);
-
-    return generation(number, rc, "live at the next step", out);
-}
-
-static int on_rollback(void *self, json_t **out, struct mc_err *err)
-{
-    uint32_t number = 0;
-    int rc = mc_policies_rollback(((struct mc_lua *)self)->policies, &number, err);
-
-    return generation(number, rc, "live at the next step", out);
-}
-
-static json_t *files_of(const struct mc_generation *g)
-{
-    json_t *out = json_object(), *list;
-    int i;
-
-    for (i = 0; i < g->n_choice; i++) {
-        list = json_object_get(out, g->choice[i].kind);
-        if (!list) {
-            list = json_array();
-            json_object_set_new(out, g->choice[i].kind, list);
-        }
-        json_array_append_new(list, json_string(g->choice[i].name));
-    }
-    return out;
-}
-
-static int on_list(void *self, json_t **out, struct mc_err *err)
-{
-    struct mc_lua *l = self;
-    struct mc_policies_status st;
-    struct mc_generation *g[3];
-    json_t *generations = json_array();
-    int n = mc_policies_generations(l->policies, g), i;
-
-    (void)err;
-    mc_policies_status(l->policies, &st);
-    for (i = 0; i < n; i++) {
-        const char *what = g[i]->number == st.live   ? "live"
-                           : g[i]->number == st.kept ? "kept"
-                                                     : "next";
-
-        json_array_append_new(generations,
-                              json_pack("{s:i, s:s, s:o}", "generation", (int)g[i]->number,
-                                        "state", what, "files", files_of(g[i])));
-        mc_generation_unref(g[i]);
-    }
-    *out = json_pack("{s:s, s:b, s:o}", "dir", st.dir[0] ? st.dir : "(built in)", "degraded",
-                     st.degraded, "generations", generations);
-    if (st.error[0])
-        json_object_set_new(*out, "error", json_string(st.error));
-    return 0;
-}
-
-static const struct mc_policy_admin admin = {on_reload, on_rollback, on_list, NULL};
 
 /* ---- the edge's part ------------------------------------------------------------------- */
 
@@ -159,8 +91,8 @@ static int half_open(struct mc_server *s, const struct mc_lua_opts *o, struct mc
         half_close(l);
         return rc;
     }
-    s->policies = &admin;
-    s->policies_self = l;
+    s->policies = &mc_policy_verbs;
+    s->policies_self = l->policies;
     s->repl = &mc_repl_ops;
     s->repl_self = s;
     *out = l;
@@ -179,6 +111,7 @@ static struct mc_policy half_policy(struct mc_lua *l)
 
 const struct mc_lua_half mc_lua_half = {
     .table = mc_lua_table,
+    .check = mc_check_alone,
     .render_open = mc_render_open,
     .render_run = mc_render_run,
     .render_close = mc_render_close,

@@ -43,7 +43,7 @@ void mc_hooks_log(void *ctx, int level, const char *text)
 
     if (on_engine)
         mc_hooks_event(p, MC_EVENT_LOG, level, 0, text);
-    else if (!p->trying)
+    else
         mc_log_at((enum mc_log_level)level, "policy", "%s", text);
 }
 
@@ -120,6 +120,7 @@ static uint32_t kept_number(const struct mc_policies *p)
 
 static void set_numbers(struct mc_policies *p, uint32_t live, uint32_t kept)
 {
+    atomic_store(&p->steps, 0);
     atomic_store(&p->numbers, (uint64_t)live << 32 | kept);
 }
 
@@ -389,6 +390,9 @@ static void op_step_end(void *self)
         roll_back(p, false);
     }
     p->off = 0;
+    if (p->called && atomic_fetch_add(&p->steps, 1) + 1 == MC_BAD_WINDOW && kept_number(p))
+        mc_hooks_event(p, MC_EVENT_LOG, MC_LOG_INFO, 0,
+                       "the live generation has served 1,000 steps: off probation");
     p->called = p->bad = false;
     at_boundary(p);
 }

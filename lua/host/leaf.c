@@ -270,6 +270,8 @@ void mc_leaf_push_host(lua_State *L, struct mc_stepvm *s)
     }
     lua_setfield(L, -2, "codes");
 
+    mc_vm_push_choice(L, &s->gen->only);
+    lua_setfield(L, -2, "only");
     set_function(L, "load", host_load, s);
     set_function(L, "note", host_note, s);
     set_function(L, "log", host_log, s);

@@ -172,6 +172,21 @@ int mc_policies_reload(struct mc_policies *p, uint32_t *number, struct mc_err *e
     return rc;
 }
 
+void mc_policies_do(struct mc_policies *p, void (*fn)(struct mc_policies *p, void *arg),
+                    void *arg)
+{
+    struct mc_job job = {.fn = fn, .arg = arg}, **at = &p->jobs;
+
+    pthread_mutex_lock(&p->lock);
+    while (*at)
+        at = &(*at)->next;
+    *at = &job;
+    mc_builder_wake(p);
+    while (!job.done)
+        pthread_cond_wait(&p->done_cond, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
 int mc_policies_rollback(struct mc_policies *p, uint32_t *number, struct mc_err *err)
 {
     *number = mc_numbers_kept(atomic_load(&p->numbers));
@@ -191,7 +206,7 @@ void mc_policies_status(struct mc_policies *p, struct mc_policies_status *out)
     *out = (struct mc_policies_status){
         .live = mc_numbers_live(numbers), .kept = mc_numbers_kept(numbers),
         .degraded = atomic_load(&p->degraded), .lost = atomic_load(&p->lost),
-        .rollbacks = atomic_load(&p->rollbacks),
+        .rollbacks = atomic_load(&p->rollbacks), .steps = atomic_load(&p->steps),
     };
     memcpy(out->dir, p->dir, sizeof out->dir);
     pthread_mutex_lock(&p->lock);

@@ -66,6 +66,11 @@ int mc_policies_reload(struct mc_policies *p, uint32_t *number, struct mc_err *e
  * which. MC_ENOENT when none is kept. Any thread. */
 int mc_policies_rollback(struct mc_policies *p, uint32_t *number, struct mc_err *err);
 
+/* Runs fn on the builder's thread, where VMs may be built, and waits for it. Any thread but
+ * the engine's. */
+void mc_policies_do(struct mc_policies *p, void (*fn)(struct mc_policies *p, void *arg),
+                    void *arg);
+
 struct mc_hook_stats {
     uint64_t calls, failures;
     double sum_us, max_us;
@@ -73,6 +78,7 @@ struct mc_hook_stats {
 
 struct mc_policies_status {
     uint32_t live, kept, next; /* generation numbers; live 0: built-in policy in C */
+    uint64_t steps;            /* that the live one has served */
     char dir[256];             /* of the chosen directory, "" for the built-in set */
     bool degraded;
     int lost;              /* VMs that ran over time or memory */

@@ -38,6 +38,13 @@ struct mc_event {
     char text[320];
 };
 
+struct mc_job { /* of whoever waits in mc_policies_do */
+    struct mc_job *next;
+    void (*fn)(struct mc_policies *p, void *arg);
+    void *arg;
+    bool done;
+};
+
 struct mc_hook_count { /* written by the engine thread only */
     _Atomic uint64_t calls, failures, sum_ns, max_ns;
 };
@@ -66,6 +73,7 @@ struct mc_policies {
     atomic_bool want_rollback, degraded;
     atomic_int lost;
     atomic_uint rollbacks;
+    _Atomic uint64_t steps; /* that the live generation has served; the engine writes */
     struct mc_hook_count count[MC_N_HOOK];
     struct mc_event event[MC_N_EVENT];
     atomic_uint ev_in, ev_out; /* engine adds at in, builder takes at out */
@@ -78,7 +86,6 @@ struct mc_policies {
     /* ---- builder thread ---- */
     pthread_t thread;
     bool started;
-    bool trying; /* hooks are dry-run: their log lines are dropped */
     int inotify;            /* -1: not watching */
     uint64_t tried;         /* hash of the last generation built or refused */
     uint32_t edge_number;   /* generation that new requests use */
@@ -90,6 +97,7 @@ struct mc_policies {
     pthread_mutex_t lock; /* taken alone */
     pthread_cond_t done_cond;
     uint64_t asked, done; /* reload requests */
+    struct mc_job *jobs;
     bool stop;
     int result; /* of the last reload, with its number and error */
     uint32_t result_number;
@@ -118,6 +126,8 @@ int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed
 void mc_builder_watch(struct mc_policies *p); /* (again) after dir may have been replaced */
 void mc_builder_error(struct mc_policies *p, const char *text); /* status().error; logs */
 void mc_builder_wake(struct mc_policies *p); /* any thread; does not block */
+/* Asks the engine for the step that runs now, into record; an idle one gives none. */
+void mc_builder_ask_record(struct mc_policies *p);
 
 /* hooks.c: on the engine's thread, or before it starts. */
 extern const struct mc_policy_ops mc_hooks_ops;

@@ -18,6 +18,11 @@
 
 const char *const mc_hook_names[MC_N_HOOK] = {"plan", "evict", "admit", "chain", "pick"};
 
+void mc_step_quiet(void *ctx, int level, const char *text)
+{
+    (void)ctx, (void)level, (void)text;
+}
+
 /* ---- opening -------------------------------------------------------------------------- */
 
 /* Runs inside the gate: everything that scripts do at load. */

@@ -31,6 +31,7 @@ struct mc_layout {
 
 /* Where a line that a script logs goes: copied, from the VM's thread, must not block. */
 typedef void (*mc_step_log)(void *ctx, int level, const char *text);
+void mc_step_quiet(void *ctx, int level, const char *text); /* of VMs that are only tried */
 
 struct mc_step_opts {
     struct mc_sets *sets; /* the vocabulary and its sets; outlives the VM */

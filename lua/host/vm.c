@@ -16,6 +16,7 @@
 #include "lua/host/arena.h"
 #include "lua/host/embed.h"
 #include "lua/host/gate.h"
+#include "lua/host/generation.h"
 #include "lua/host/limit.h"
 
 /* Registry keys: name -> value of each trusted module; the gate's message handler. */
@@ -97,6 +98,19 @@ void mc_vm_set_module(lua_State *L, const char *name)
     lua_insert(L, -2);
     lua_setfield(L, -2, name);
     lua_pop(L, 1);
+}
+
+void mc_vm_push_choice(lua_State *L, const struct mc_choice *c)
+{
+    if (!*c->kind) {
+        lua_pushnil(L);
+        return;
+    }
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, c->kind);
+    lua_setfield(L, -2, "kind");
+    lua_pushstring(L, c->name);
+    lua_setfield(L, -2, "name");
 }
 
 void mc_vm_push_script(lua_State *L, const char *name, const char *text, size_t n, int env)

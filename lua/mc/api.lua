@@ -69,7 +69,11 @@ if host.mode == "repl" then
   end
   mc.policy = {
     list = function() return verb("policy.list") end,
-    check = function(name) return verb("policy.check", name) end,
+    check = function(path) return verb("policy.check", path) end,
+    diff = function(from, to)
+      local d, err = verb("policy.diff", from, to)
+      return d and d.text, err
+    end,
     reload = function() return verb("reload") end,
     rollback = function() return verb("rollback") end,
   }

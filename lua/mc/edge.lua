@@ -3,6 +3,7 @@
 -- Trusted; run once a VM by lua/host/edge.c, which calls what it returns.
 
 local api = require "mc.api"
+local chosen = require "mc.chosen"
 local host = require "mc.host"
 local http = require "mc.http"
 local near = require "mc.near"
@@ -58,18 +59,15 @@ end
 
 --- Loads what init.lua names for edge VMs.
 function M.load()
-  local chunk = host.load("init")
-  local init = chunk and chunk() or {}
-  local default = host.load("builtin/init")()
-  local opts = init.opts or default.opts or {}
-  local router = init.router or default.router
+  local choice = chosen.merge((chosen.init()))
+  local opts, router = choice.opts, choice.router
   if router then
     local t, file = start("router", router, opts[router])
     if type(t.route) ~= "function" then error(file .. ": hook 'route' is missing", 0) end
     http.set_router(t.route)
   end
-  for _, name in ipairs(init.routes or default.routes or {}) do
-    local t, file = start("routes", "routes/" .. name, opts[name])
+  for _, name in ipairs(choice.routes) do
+    local t, file = start("routes", chosen.route(name), opts[name])
     http.add_routes(file, t)
   end
 end

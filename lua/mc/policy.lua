@@ -3,6 +3,7 @@
 -- Trusted. The host gives files as compiled functions that run in the scripts' environment
 -- (host.load) and is told what it must know outside this VM (host.note).
 
+local chosen = require "mc.chosen"
 local host = require "mc.host"
 local near = require "mc.near"
 local pick = require "mc.pick"
@@ -134,16 +135,12 @@ local policy = {}
 --- Loads everything that init.lua names, and what it lacks from the built-in set. Returns
 -- the functions that the host calls for hooks.
 function policy.build()
-  local chunk, file = host.load("init")
-  local init = {}
-  if chunk then init = chunk() end
+  local init, file = chosen.init()
   check_init(file, init)
-  local default = host.load("builtin/init")()
-  check_init("builtin/init.lua", default)
-  local opts, used = init.opts or default.opts or {}, {}
-  local run = {}
+  local choice, used = chosen.merge(init), {}
+  local opts, run = choice.opts, {}
   for _, kind in ipairs(KINDS) do
-    local name = init[kind] or default[kind]
+    local name = choice[kind]
     local t = load_policy(kind, name)
     used[name] = true
     host.note("kind", kind, 0, name, 0)
@@ -164,13 +161,12 @@ function policy.build()
     used[name] = true
     host.note("kind", kind, 0, name, 0)
   end
-  local router = init.router or default.router
-  if router then keep("router", router, router) end
-  for _, name in ipairs(init.routes or default.routes or {}) do
-    keep("routes", name, "routes/" .. name)
+  if choice.router then keep("router", choice.router, choice.router) end
+  for _, name in ipairs(choice.routes) do
+    keep("routes", name, chosen.route(name))
   end
   for name in pairs(opts) do
-    if not used[name] then
+    if not used[name] and not host.only then
       fail(file, "opts.%s is for no file that runs%s", tostring(name), near.hint(name, used))
     end
   end

@@ -120,9 +120,21 @@ function mc.kv.stats() end
 --- What runs: directory, generations, files. REPL only.
 function mc.policy.list() end
 
---- Tries files without running them. REPL only.
----@param name string?
-function mc.policy.check(name) end
+--- Tries files as a reload would, without running them: {hooks, files, views, plan_us,
+--- plan_us_worst}, or nil, err with file, line and reason. path: a directory, a file, or a
+--- name in the policy directory; nil: the directory. REPL only.
+---@param path string?
+---@return table? tried
+---@return mc.Error? err
+function mc.policy.check(path) end
+
+--- What differs between two generations, as `diff -u` shows it: "live", "kept", "disk" or a
+--- number. Without arguments: what a reload would change. REPL only.
+---@param from string|integer|nil
+---@param to string|integer|nil
+---@return string? text
+---@return mc.Error? err
+function mc.policy.diff(from, to) end
 
 --- Reads the policy directory again: live at the next step. REPL only.
 function mc.policy.reload() end

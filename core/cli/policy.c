@@ -1,0 +1,132 @@
+/* policy.c - `mascon policy WORD`: what runs, files tried, differences.
+ *
+ * list and diff ask the server. check asks it too, since it has the model's vocabulary and
+ * the step that runs now; where none answers the files are tried in this process. OWNS
+ * nothing after it returns. THREAD: main. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/cli/cli.h"
+#include "core/cli/client.h"
+#include "core/cli/lua_half.h"
+
+struct cmd {
+    struct mc_args args;
+    struct mc_settings set;
+    bool json;
+    const struct mc_lua_half *lua;
+};
+
+static json_t *texts(const struct cmd *c, int from)
+{
+    json_t *list = json_array();
+
+    for (int i = from; i < c->args.n_pos; i++)
+        json_array_append_new(list, json_string(c->args.pos[i]));
+    return list;
+}
+
+static int do_list(struct cmd *c)
+{
+    return mc_cli_call(c->set.socket, "policy.list", json_array(), c->json);
+}
+
+/* In the server when one answers, else here. */
+static int do_check(struct cmd *c)
+{
+    const char *given = c->args.n_pos > 1 ? c->args.pos[1] : NULL;
+    struct mc_client *client = NULL;
+    char path[PATH_MAX];
+    json_t *out = NULL, *params;
+    struct mc_err err = {0};
+    int rc;
+
+    if (given && realpath(given, path)) /* the server runs in another directory */
+        given = path;
+    if (mc_client_open(c->set.socket, &client, &err) == 0) {
+        params = json_array();
+        if (given)
+            json_array_append_new(params, json_string(given));
+        rc = mc_client_call(client, "policy.check", params, &out, &err);
+        mc_client_close(client);
+    } else if (given) {
+        rc = c->lua->check(given, &out, &err);
+    } else {
+        rc = err.code;
+    }
+    if (rc == 0)
+        mc_cli_show(out, c->json);
+    json_decref(out);
+    return rc < 0 ? mc_cli_fail(&err) : 0;
+}
+
+static int do_diff(struct cmd *c)
+{
+    struct mc_client *client = NULL;
+    json_t *out = NULL;
+    struct mc_err err = {0};
+    int rc = mc_client_open(c->set.socket, &client, &err);
+
+    if (rc == 0)
+        rc = mc_client_call(client, "policy.diff", texts(c, 1), &out, &err);
+    if (rc == 0 && c->json)
+        mc_cli_show(out, true);
+    else if (rc == 0)
+        fputs(json_string_value(json_object_get(out, "text")), stdout);
+    json_decref(out);
+    mc_client_close(client);
+    return rc < 0 ? mc_cli_fail(&err) : 0;
+}
+
+static const struct word {
+    const char *name;
+    int max; /* arguments */
+    int (*run)(struct cmd *c);
+} words[] = {
+    {"list", 0, do_list},
+    {"check", 1, do_check},
+    {"diff", 2, do_diff},
+    {0},
+};
+
+static int unknown(const char *name)
+{
+    const char *names[16], *near;
+    int n = 0;
+
+    for (; words[n].name; n++)
+        names[n] = words[n].name;
+    names[n] = NULL;
+    near = mc_nearest(name, names);
+    fprintf(stderr, "mascon: policy: no word '%.40s'%s%s%s\n", name,
+            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return 2;
+}
+
+int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua)
+{
+    struct cmd c = {.lua = lua};
+    const struct mc_flag flags[] = {{"json", NULL, &c.json, "the answer as JSON"}, {0}};
+    const struct word *w = words;
+    int rc;
+
+    c.args = (struct mc_args){.word = "policy", .usage = "[list | check [PATH] | diff [FROM "
+                              "[TO]]]", .who = MC_FOR_SOCK, .flags = flags, .max = 3,
+                              .set = &c.set};
+    rc = mc_args_parse(&c.args, argc, argv, lua);
+    if (rc >= 0)
+        return rc;
+    while (c.args.n_pos && w->name && strcmp(w->name, c.args.pos[0]) != 0)
+        w++;
+    if (!w->name)
+        rc = unknown(c.args.pos[0]);
+    else if (c.args.n_pos - 1 > w->max)
+        rc = (fprintf(stderr, "mascon: policy %s: one argument too many: '%.60s'\n", w->name,
+                      c.args.pos[w->max + 1]), 2);
+    else
+        rc = w->run(&c);
+    mc_settings_free(&c.set);
+    return rc;
+}

@@ -1,0 +1,28 @@
+/* check.h - files tried as a reload tries them, without anything going live.
+ * THREAD: one that has no limit armed (no REPL's). */
+#ifndef MC_LUA_CHECK_H
+#define MC_LUA_CHECK_H
+
+#include <jansson.h>
+
+#include "lua/host/dryrun.h"
+#include "lua/host/vocab.h"
+
+struct mc_check {
+    const char *path; /* a directory, one file of it, or "": the built-in set */
+    struct mc_vocab vocab;            /* n 0: none */
+    const struct mc_record *recorded; /* or NULL */
+    /* The edge half, as in struct mc_policies_opts; may be NULL. */
+    int (*edge)(void *self, struct mc_generation *g, struct mc_err *err);
+    void *self;
+};
+
+/* *out: {ok, path, hooks, files, views, plan_us, plan_us_worst}, a new reference. On failure
+ * err->text says file, line and reason, and what was tried. */
+int mc_check_run(const struct mc_check *c, json_t **out, struct mc_err *err);
+
+/* mc_check_run without a server: the routes' and routers' files run in an edge VM that has
+ * no model. */
+int mc_check_alone(const char *path, json_t **out, struct mc_err *err);
+
+#endif
