@@ -135,6 +135,129 @@ static void tokenizer_gives_every_models_golden_ids(void **state)
     globfree(&g);
 }
 
+/* {"parts": [[unit, times], ...]} as one text. */
+static char *text_of_parts(const json_t *parts, size_t *n)
+{
+    const json_t *part, *unit;
+    json_int_t times;
+    char *text = NULL;
+    size_t i, len;
+
+    *n = 0;
+    json_array_foreach(parts, i, part) {
+        unit = json_array_get(part, 0);
+        len = json_string_length(unit);
+        text = realloc(text, *n + len * (size_t)json_integer_value(json_array_get(part, 1)) + 1);
+        for (times = json_integer_value(json_array_get(part, 1)); times > 0; times--) {
+            memcpy(text + *n, json_string_value(unit), len);
+            *n += len;
+        }
+    }
+    return text;
+}
+
+static void same_fnv(int line, const json_t *row, const struct mc_ids *ids)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    char text[20];
+    size_t i;
+
+    for (i = 0; i < ids->n; i++)
+        h = (h ^ (uint32_t)ids->v[i]) * 0x100000001b3u;
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)h);
+    if (json_integer_value(json_object_get(row, "n")) != (json_int_t)ids->n ||
+        strcmp(json_string_value(json_object_get(row, "fnv")), text) != 0)
+        fail_msg("vectors.jsonl:%d: other ids, %zu of them", line, ids->n);
+}
+
+static void tokenizer_of_kimi_cuts_words_and_long_texts_as_the_vendors_does(void **state)
+{
+    size_t n, n_model;
+    char *all = read_whole("tests/golden/kimi/vectors.jsonl", &n), *line, *end, *text;
+    char *model = read_whole("tests/golden/kimi/tiktoken.model", &n_model);
+    struct mc_ids got = {0};
+    struct mc_tok *t;
+    struct mc_err err;
+    json_t *row;
+    size_t len;
+    int at = 0;
+
+    (void)state;
+    assert_ok(mc_tok_from_tiktoken(model, n_model, NULL, &t, &err), err);
+    for (line = all; line < all + n; line = end + 1) {
+        end = memchr(line, '\n', (size_t)(all + n - line));
+        row = json_loadb(line, (size_t)(end - line), JSON_ALLOW_NUL, NULL);
+        text = text_of_parts(json_object_get(row, "parts"), &len);
+        got.n = 0;
+        assert_ok(mc_tok_encode(t, text, len,
+                                json_is_true(json_object_get(row, "special")) ? MC_TOK_SPECIAL : 0,
+                                &got, &err), err);
+        at++;
+        if (json_object_get(row, "ids"))
+            same_ids("vectors.jsonl", at, json_object_get(row, "ids"), &got);
+        else
+            same_fnv(at, row, &got);
+        assert_true(join_to(t, &got, text, len));
+        free(text);
+        json_decref(row);
+    }
+    assert_true(at > 400);
+    mc_ids_free(&got);
+    mc_tok_close(t);
+    free(model);
+    free(all);
+}
+
+/* A control token stays whole where a chunk ends: the vendor's code would cut it. */
+static void tokenizer_of_kimi_never_cuts_a_control_token(void **state)
+{
+    struct mc_tok *t = open_model("tests/models/tiny-kimi");
+    struct mc_ids ids = {0};
+    size_t n = 25100, at, i;
+    char *text = malloc(n);
+    int found = 0;
+
+    (void)state;
+    for (at = 24980; at < 25010; at++) {
+        memset(text, 'x', n);
+        memcpy(text + at, "<|im_end|>", 10);
+        ids.n = 0;
+        assert_int_equal(mc_tok_encode(t, text, n, MC_TOK_SPECIAL, &ids, NULL), 0);
+        for (found = 0, i = 0; i < ids.n; i++)
+            found += ids.v[i] == 1794;
+        assert_int_equal(found, 1);
+        assert_true(join_to(t, &ids, text, n));
+    }
+    free(text);
+    mc_ids_free(&ids);
+    mc_tok_close(t);
+}
+
+static void tokenizer_of_kimi_names_its_unnamed_slots_by_id(void **state)
+{
+    struct mc_tok *t = open_model("tests/models/tiny-kimi");
+    struct mc_ids ids = {0};
+    const char *p;
+    size_t n;
+    bool special;
+
+    (void)state;
+    assert_int_equal(mc_tok_n(t), 2048);
+    assert_int_equal(mc_tok_bos(t), 1792);
+    assert_int_equal(mc_tok_eos(t), 1793);
+    assert_false(mc_tok_adds_bos(t));
+    p = mc_tok_piece(t, 1797, &n, &special);
+    assert_int_equal(n, 23);
+    assert_memory_equal(p, "<|reserved_token_1797|>", 23);
+    assert_true(special);
+    p = mc_tok_piece(t, mc_tok_find(t, "<|tool_call_begin|>", 19), &n, &special);
+    assert_false(special); /* part of what the model says */
+    assert_int_equal(mc_tok_encode(t, p, n, 0, &ids, NULL), 0); /* in a user's text */
+    assert_true(ids.n > 1);
+    mc_ids_free(&ids);
+    mc_tok_close(t);
+}
+
 static void tokenizer_of_a_gguf_is_that_of_its_json(void **state)
 {
     struct mc_tok *t = open_model("tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf");
@@ -364,11 +487,12 @@ static void tokenizer_is_linear_in_long_runs_on_a_small_stack(void **state)
 {
     static const char *const models[] = {
         "tests/models/tiny-llama", "tests/models/smollm2-vocab/smollm2-vocab.gguf",
-        "tests/models/spm-vocab/spm-vocab.gguf",
+        "tests/models/spm-vocab/spm-vocab.gguf", "tests/models/tiny-kimi",
     };
     static const char *const units[] = {
         "A", "^", " ", ".", "\xe6\xbc\xa2", "a1", "1", "\n", "\r\n", " \n", "'s", "\t a",
         "e\xcc\x81", "<|", "<|eot_id|>", "<|eot_id", "\xe2\x96\x81", "\xc2\xa0x", "\x01",
+        "aB", "AAAAAAAAAAAAAAA\xe3\x81\x82", "\xcc\x81" "A",
     };
     struct mc_tok *t;
     size_t m, i;
@@ -444,6 +568,9 @@ static void tokenizer_speed_on_english_is_noted(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokenizer_gives_every_models_golden_ids),
+    cmocka_unit_test(tokenizer_of_kimi_cuts_words_and_long_texts_as_the_vendors_does),
+    cmocka_unit_test(tokenizer_of_kimi_never_cuts_a_control_token),
+    cmocka_unit_test(tokenizer_of_kimi_names_its_unnamed_slots_by_id),
     cmocka_unit_test(tokenizer_of_a_gguf_is_that_of_its_json),
     cmocka_unit_test(tokenizer_gives_smollm2s_ids),
     cmocka_unit_test(tokenizer_gives_sentencepieces_ids),

@@ -56,7 +56,7 @@ class Ours:
 
 def check_classes(lib):
     chars = [chr(c) for c in range(0x110000) if not 0xd800 <= c < 0xe000]
-    table = (ctypes.c_uint8 * 128).in_dll(lib, "mc_ucat_ascii")
+    table = (ctypes.c_uint16 * 128).in_dll(lib, "mc_ucat_ascii")
     ours = {c: table[ord(c)] if ord(c) < 128 else lib.mc_ucat_wide(ord(c)) for c in chars}
     bad = 0
     for bit, pattern in enumerate([r"\p{L}", r"\p{N}", r"\p{M}", r"\p{P}", r"\p{S}",
