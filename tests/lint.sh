@@ -8,7 +8,7 @@ rule() { # text, offending lines
         bad=1
     fi
 }
-code() { git ls-files '*.c' '*.h' '*.def'; }
+code() { git ls-files '*.c' '*.h' '*.def' '*.cu' '*.cuh'; }
 
 rule "kernels/ includes nothing of core/ or lua/" \
     "$(git ls-files kernels | xargs grep -nE '#include "(core|lua)/' 2>/dev/null)"
@@ -20,8 +20,11 @@ rule "core/ sees kernels only through kernels/kernels.h" \
 rule "lines of at most 100 columns, no tabs, no trailing blanks in C" \
     "$(code | xargs grep -nE '^.{101,}|	|[ ]+$' 2>/dev/null | head -20)"
 rule "ASCII in code" "$(code | xargs grep -nP '[^\x00-\x7F]' 2>/dev/null | head -5)"
+rule "assembly of the device in one file; of the host in two" \
+    "$(git ls-files kernels | grep -vE '^kernels/(cuda/asm.cuh|emu/fiber.c|host/par.c)$' |
+       xargs grep -nE '\b(asm|__asm__)\b *(volatile)? *\(' 2>/dev/null)"
 rule "files of at most 600 lines" \
-    "$(git ls-files core kernels lua policies examples tests | grep -E '\.(c|h|lua)$' |
+    "$(git ls-files core kernels lua policies examples tests | grep -E '\.(c|h|cu|cuh|lua)$' |
        xargs wc -l | awk '$2 != "total" && $1 > 600 {print $2 " has " $1}')"
 rule "a head comment in each C file" \
     "$(code | while read -r f; do head -c 2 "$f" | grep -q '^/\*' || echo "$f"; done)"
