@@ -68,15 +68,28 @@ static void unlink_page(struct mc_pages *kv, struct list *l, int32_t i)
     l->n--;
 }
 
+/* Places in the prefix table: a power of two, at most half of them used. */
+static uint32_t table_cap(int32_t n_page)
+{
+    uint32_t cap = 16;
+
+    while (cap < 2 * (uint32_t)n_page)
+        cap *= 2;
+    return cap;
+}
+
+uint64_t mc_kv_record_bytes(int32_t n_page)
+{
+    return (uint64_t)n_page * sizeof(struct page) + table_cap(n_page) * sizeof(int32_t);
+}
+
 struct mc_pages *mc_kv_new(int32_t n_page)
 {
     struct mc_pages *kv = calloc(1, sizeof *kv);
-    uint32_t cap = 16;
+    uint32_t cap = table_cap(n_page);
 
     if (!kv)
         return NULL;
-    while (cap < 2 * (uint32_t)n_page)
-        cap *= 2;
     kv->n = n_page;
     kv->mask = cap - 1;
     kv->page = calloc((size_t)n_page, sizeof *kv->page);

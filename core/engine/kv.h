@@ -26,6 +26,7 @@ struct mc_hash {
 };
 
 struct mc_pages *mc_kv_new(int32_t n_page); /* NULL: no memory */
+uint64_t mc_kv_record_bytes(int32_t n_page); /* what it takes on the host */
 void mc_kv_free(struct mc_pages *kv);
 
 int32_t mc_kv_total(const struct mc_pages *kv);

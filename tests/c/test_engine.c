@@ -389,6 +389,24 @@ static void engine_one_that_fills_the_pool_ends_alone(void **state)
     mc_engine_close(e);
 }
 
+static void engine_refuses_a_pool_that_memory_can_not_hold(void **state)
+{
+    static const uint64_t bytes[] = {1ull << 40, 1ull << 50};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const struct mc_engine_opts o = {.model = "tests/models/tiny-llama",
+                                         .threads = 1, .kv_bytes = bytes[i]};
+        struct mc_engine *e = NULL;
+        struct mc_err err = {0};
+
+        assert_int_equal(mc_engine_open(&o, &e, &err), MC_EARG);
+        assert_string_equal(err.param, "kv-memory");
+        assert_non_null(strstr(err.text, "of records"));
+        assert_non_null(strstr(err.text, "this machine's"));
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(engine_greedy_equals_the_golden),
     cmocka_unit_test(engine_batch_gives_each_stream_its_solo_tokens),
@@ -402,6 +420,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(engine_prompt_logprobs_cover_the_whole_prompt_each_time),
     cmocka_unit_test(engine_preempts_and_recomputes_the_same_tokens),
     cmocka_unit_test(engine_one_that_fills_the_pool_ends_alone),
+    cmocka_unit_test(engine_refuses_a_pool_that_memory_can_not_hold),
 };
 
 MC_TEST_MAIN(tests)
