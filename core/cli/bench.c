@@ -136,6 +136,7 @@ static int row(struct bench *b, const char *name, int n, int32_t n_prompt, int32
         printf(
             "  %-12s %9.1f tokens/s  %8.2f MB of weights a token  %5.1f %% of the roof\n",
             name, m[REPEAT / 2].tokens_s, m[REPEAT / 2].bytes_token / 1e6, 100 * share);
+    fflush(stdout); /* a row takes its time: a pipe shows each as it is done */
     json_array_append_new(
         b->rows, json_pack("{s:s, s:f, s:s, s:f, s:f}", "name", name, "value",
                            m[REPEAT / 2].tokens_s, "unit", "tokens/s", "bytes_token",
@@ -168,6 +169,7 @@ static int run(struct mc_engine *e, const struct mc_settings *s, bool json,
     if (!json)
         printf("%s, kv %s, %.1f MB of weights; memory roof %.1f GB/s\n", st.backend,
                st.kv, (double)st.weight_bytes / 1e6, b.roof / 1e9);
+    fflush(stdout);
     rc = run_rows(&b, err);
     if (rc == 0 && json) {
         json_t *all = json_pack("{s:s, s:s, s:f, s:f, s:O}", "backend", st.backend, "kv",
@@ -203,6 +205,11 @@ int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua)
 
     if (rc < 0 && a.n_pos == 2 && strcmp(a.pos[0], "run") != 0) {
         fprintf(stderr, "mascon: bench: '%.40s' is none of: run\n", a.pos[0]);
+        rc = 2;
+    }
+    if (rc < 0 && a.n_pos == 1 && strcmp(a.pos[0], "run") == 0) {
+        fprintf(stderr, "mascon: bench run: of which MODEL? usage: mascon bench %s\n",
+                a.usage);
         rc = 2;
     }
     if (rc >= 0) {

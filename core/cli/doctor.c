@@ -1,8 +1,9 @@
 /* doctor.c - `mascon doctor [MODEL]`: what this machine can do, and what a model needs.
  *
- * One line a finding: "ok", or "no" with what fixes it. With MODEL everything is loaded,
- * so that what would be refused is said with its reason. Exit 1 when a line is "no". OWNS
- * nothing after it returns. THREAD: main. */
+ * One line a finding: "ok", or "no" with what is missing and what fixes it. With MODEL
+ * everything is loaded, so that what would be refused is said with its reason. Exit 1 when
+ * what is asked for does not work; a CPU alone is enough for status 0. OWNS nothing after
+ * it returns. THREAD: main. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,18 +22,22 @@ struct doctor {
     int bad;
 };
 
-static void say(struct doctor *d, bool ok, const char *what, const char *fmt, ...)
+/* LACK: not there, and fine without. */
+enum finding { OK, LACK, BAD };
+
+static void say(struct doctor *d, enum finding f, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-static void say(struct doctor *d, bool ok, const char *what, const char *fmt, ...)
+static void say(struct doctor *d, enum finding f, const char *what, const char *fmt, ...)
 {
+    bool ok = f == OK;
     char text[400];
     va_list ap;
 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    d->bad += !ok;
+    d->bad += f == BAD;
     if (d->json)
         json_array_append_new(d->lines, json_pack("{s:b, s:s, s:s}", "ok", ok, "what",
                                                   what, "text", text));
@@ -61,10 +66,12 @@ static void look_at_backends(struct doctor *d)
                  list[0] ? ", " : "", bodies[i]);
         be->close(be);
     }
-    say(d, list[0], "cpu", "backend cpu runs %s here (bodies: %s), %ld cores", best, list,
+    say(d, list[0] ? OK : BAD, "cpu",
+        "backend cpu runs %s here (bodies: %s), %ld cores", best, list,
         sysconf(_SC_NPROCESSORS_ONLN));
-    say(d, true, "ref", "backend ref, the scalar oracle, runs everywhere");
-    say(d, true, "cuda", "this build has no CUDA backend: models run on the CPU");
+    say(d, OK, "ref", "backend ref, the scalar oracle, runs everywhere");
+    say(d, LACK, "cuda", "this build has no CUDA backend: --backend cuda is refused; cpu is "
+        "the default and needs nothing");
 }
 
 static void look_at_limits(struct doctor *d)
@@ -73,10 +80,10 @@ static void look_at_limits(struct doctor *d)
                  (1 << 30);
     struct rlimit files;
 
-    say(d, true, "memory", "%.1f GiB; the KV pool takes a quarter at most unless "
+    say(d, OK, "memory", "%.1f GiB; the KV pool takes a quarter at most unless "
         "--kv-memory says otherwise", gib);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-        say(d, files.rlim_max >= 2048, "files", "%llu open files are allowed%s",
+        say(d, files.rlim_max >= 2048 ? OK : BAD, "files", "%llu open files are allowed%s",
             (unsigned long long)files.rlim_max,
             files.rlim_max >= 2048 ? ""
                                    : ": raise it (ulimit -Hn, LimitNOFILE=) for many "
@@ -92,12 +99,12 @@ static void describe(struct doctor *d, const struct mc_ckpt *c,
 
     for (int32_t i = 0; i < mc_ckpt_n(c); i++)
         bytes += mc_ckpt_at(c, i)->bytes;
-    say(d, true, "config",
+    say(d, OK, "config",
         "%s: %d layers, hidden %d, %d heads (%d kv) of %d, vocabulary %d, "
         "context %d",
         cfg->family, cfg->n_layer, cfg->hidden, cfg->n_head, cfg->n_kv_head,
         cfg->head_dim, cfg->vocab, cfg->max_context);
-    say(d, true, "tensors", "%d tensors, %.1f MB on disk", mc_ckpt_n(c),
+    say(d, OK, "tensors", "%d tensors, %.1f MB on disk", mc_ckpt_n(c),
         (double)bytes / 1e6);
 }
 
@@ -116,9 +123,12 @@ static int look_at_files(struct doctor *d, const char *path, struct mc_err *err)
     if (rc == 0)
         rc = mc_tok_open(c, &tok, err);
     if (rc == 0)
-        say(d, true, "tokenizer", "%d tokens; chat template: %s", mc_tok_n(tok),
-            mc_tok_chat_template(tok, &n) ? "yes"
-                                          : "none, /v1/chat/completions is refused");
+        say(d, OK, "tokenizer", "%d tokens", mc_tok_n(tok));
+    if (rc == 0 && mc_tok_chat_template(tok, &n))
+        say(d, OK, "template", "a chat template of %zu bytes", n);
+    else if (rc == 0)
+        say(d, LACK, "template", "no chat template: /v1/chat/completions and mascon chat are "
+            "refused; a chat_template.jinja beside config.json adds one");
     mc_tok_close(tok);
     mc_ckpt_close(c);
     return rc;
@@ -134,11 +144,11 @@ static void look_at_model(struct doctor *d, const char *path, const struct mc_se
     if (rc == 0)
         rc = mc_cli_engine(s, path, &e, &err);
     if (rc < 0) {
-        say(d, false, "model", "%s", err.text);
+        say(d, BAD, "model", "%s", err.text);
         return;
     }
     mc_engine_status(e, &st);
-    say(d, true, "model", "loads on %s: %.1f MB of packed weights, kv %s for %d tokens",
+    say(d, OK, "model", "loads on %s: %.1f MB of packed weights, kv %s for %d tokens",
         st.backend, (double)st.weight_bytes / 1e6, st.kv, st.kv_tokens);
     mc_engine_close(e);
 }
