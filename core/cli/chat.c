@@ -27,6 +27,7 @@ struct chat {
     struct mc_engine *engine;
     struct mc_render *render;
     json_t *messages;
+    int32_t limit; /* tokens of an answer, -1: as room allows */
     bool terminal;
 };
 
@@ -112,17 +113,19 @@ static int prompt_of(struct chat *c, struct mc_ids *ids, struct mc_err *err)
 
 /* ---- the answer ------------------------------------------------------------------------ */
 
-static void show_speed(const struct mc_end *end)
+static void show_speed(const struct chat *c, const struct mc_end *end)
 {
     const struct mc_usage *u = &end->usage;
+    bool cut = c->limit >= 0 && u->n_gen >= c->limit;
 
     printf("\n[%d tokens", u->n_gen);
     if (u->n_gen > 1 && u->t_end > u->t_first)
         printf(", %.1f tokens/s, the first after %.0f ms", (u->n_gen - 1) /
                (u->t_end - u->t_first), (u->t_first - u->t_arrive) * 1e3);
-    printf("%s]\n", end->finish == MC_FINISH_LENGTH   ? ", the context is full"
-                    : end->finish == MC_FINISH_CANCEL ? ", stopped"
-                                                      : "");
+    printf("%s]\n", end->finish == MC_FINISH_CANCEL   ? ", stopped"
+                    : end->finish != MC_FINISH_LENGTH ? ""
+                    : cut ? ", cut short: --max-tokens-default"
+                          : ", the context is full");
 }
 
 /* Shows pieces until the end; the text goes to *answer too. */
@@ -149,7 +152,7 @@ static int follow(struct chat *c, struct mc_gen *g, FILE *answer, struct mc_err 
         return err->code;
     }
     if (c->terminal)
-        show_speed(end);
+        show_speed(c, end);
     else
         putchar('\n');
     return 0;
@@ -157,7 +160,7 @@ static int follow(struct chat *c, struct mc_gen *g, FILE *answer, struct mc_err 
 
 static int answer(struct chat *c, const char *text, size_t n, struct mc_err *err)
 {
-    struct mc_gen_opts o = {.req = {.limit = -1, .n_top = -1}};
+    struct mc_gen_opts o = {.req = {.limit = c->limit, .n_top = -1}};
     struct mc_ids ids = {0};
     struct mc_gen *g = NULL;
     char *said = NULL;
@@ -240,6 +243,8 @@ static int start(struct chat *c, const char *model, const struct mc_settings *s,
     };
     int rc = mc_engine_open(&o, &c->engine, err);
 
+    if (rc == 0)
+        c->limit = mc_limit_default(c->engine, s->max_tokens_default);
     if (rc == 0)
         rc = mc_chat_template(c->lua, mc_engine_tok(c->engine), -1, &c->render, err);
     if (rc == 0)

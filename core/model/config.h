@@ -39,6 +39,7 @@ struct mc_config {
     bool has_sampling;        /* generation_config gives defaults */
     float temperature, top_p, min_p, repetition_penalty;
     int32_t top_k;
+    int32_t max_new_tokens;   /* generation_config's, 0: none */
 };
 
 int mc_config_load(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err);

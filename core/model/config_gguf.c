@@ -154,7 +154,7 @@ static void read_sampling(struct reader *r, struct mc_config *out)
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         out->has_sampling = out->has_sampling || mc_gguf_has(r->g, keys[i]);
-    out->temperature = (float)number(&s, "temp", 1, 0, 1000);
+    out->temperature = (float)number(&s, "temp", 1, 0, 100);
     out->top_p = (float)number(&s, "top_p", 1, 0, 1);
     out->min_p = (float)number(&s, "min_p", 0, 0, 1);
     out->repetition_penalty = (float)number(&s, "penalty_repeat", 1, 0.01, 100);

@@ -318,11 +318,12 @@ static void read_sampling(struct reader *r, struct mc_config *out)
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         out->has_sampling = out->has_sampling || field(r, keys[i]);
-    out->temperature = (float)number(r, "temperature", 1, 0, 1000);
+    out->temperature = (float)number(r, "temperature", 1, 0, 100);
     out->top_p = (float)number(r, "top_p", 1, 0, 1);
     out->min_p = (float)number(r, "min_p", 0, 0, 1);
     out->repetition_penalty = (float)number(r, "repetition_penalty", 1, 0.01, 100);
     out->top_k = integer(r, "top_k", 0, -1, INT32_MAX);
+    out->max_new_tokens = integer(r, "max_new_tokens", 0, 1, INT32_MAX);
 }
 
 int mc_config_from_hf(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/log.h"
+#include "core/serve/gen.h"
 
 enum { SEQS_MAX = 4096 };
 
@@ -76,15 +77,17 @@ static int v_stats(struct mc_server *s, const json_t *args, json_t **out, struct
 
 static int v_models(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
+    const json_t *limit = json_object_get(s->config, "max_tokens_default");
     struct mc_engine_status st;
 
     (void)args;
     if (!s->engine)
         return mc_fail(err, MC_ELOADING, "the model is still loading");
     mc_engine_status(s->engine, &st);
-    *out = json_pack("[{s:s, s:I, s:i, s:s}]", "id", s->model, "created",
+    *out = json_pack("[{s:s, s:I, s:i, s:s, s:i}]", "id", s->model, "created",
                      (json_int_t)s->started, "max_context", st.max_context, "family",
-                     mc_engine_config(s->engine)->family);
+                     mc_engine_config(s->engine)->family, "max_tokens_default",
+                     mc_limit_default(s->engine, limit ? json_integer_value(limit) : -1));
     return 0;
 }
 

@@ -33,8 +33,12 @@ struct mc_piece {
 };
 
 /* What is wanted when a client asks for nothing: the model's own sampling
- * (generation_config.json), else OpenAI's defaults. */
+ * (generation_config.json, a GGUF's general.sampling.*), else OpenAI's defaults. */
 void mc_params_default(const struct mc_config *c, struct mc_params *p);
+/* How long a chat answer may be when nobody says: `set` (--max-tokens-default; 0: -1, as
+ * room allows) unless negative; else the model's max_new_tokens; else an eighth of the
+ * context. What is left of it, as large models are served, a small one may fill with babble. */
+int32_t mc_limit_default(struct mc_engine *e, int64_t set);
 
 /* Submits. on_ready (may be NULL) is called from the engine thread, before this returns at
  * the earliest, whenever the queue goes from empty to not empty, and at the end: it must

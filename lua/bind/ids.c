@@ -50,9 +50,11 @@ const struct mc_ids *mc_ids_check(lua_State *L, int idx)
     return luaL_checkudata(L, idx, LIST);
 }
 
-/* list(table) -> list, or nil and an error about "prompt": the ids came from a client. */
+/* list(table, field) -> list, or nil and an error about the field: the ids came from a
+ * client. */
 static int l_list(lua_State *L)
 {
+    const char *field = luaL_checkstring(L, 2);
     struct mc_ids *ids;
     struct mc_err err;
     size_t n, i;
@@ -67,8 +69,7 @@ static int l_list(lua_State *L)
         v = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : NAN;
         lua_pop(L, 1);
         if (!(v >= 0 && v <= INT32_MAX && v == floor(v))) {
-            mc_fail_param(&err, MC_EARG, "prompt", "token %zu of the prompt is no token id",
-                          i + 1);
+            mc_fail_param(&err, MC_EARG, field, "%s[%zu] is no token id", field, i);
             return mc_bind_fail(L, &err);
         }
         ids->v[i] = (int32_t)v;

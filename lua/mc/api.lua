@@ -20,7 +20,7 @@ local mc = {
   shared = host.shared,
   msgpack = host.msgpack,
   json = { decode = host.json.decode, encode = host.json.encode, null = data.null,
-    array = data.array, map = data.map, keys = data.keys },
+    array = data.array, map = data.map, keys = data.keys, kind = data.kind },
 }
 
 -- ---- the engine ------------------------------------------------------------------------
@@ -85,7 +85,7 @@ mc.chat = { render = chat.render, pieces = chat.pieces }
 
 local function as_list(tokens)
   if type(tokens) ~= "table" then return tokens end
-  return ids.list(tokens)
+  return ids.list(tokens, "tokens")
 end
 
 mc.vocab = {

@@ -5,8 +5,9 @@
 -- A field is one type or several with | between them, ? when it may be missing (or null,
 -- which counts as missing), and lo..hi for a number's value or a text's or list's length.
 -- Types: string, integer, number, boolean, array, object, any. A table of fields is an
--- object of that shape; { "array", item } a list whose items are of that type. Fields that
--- the schema does not name are left alone. Marked numbers become plain ones where the
+-- object of that shape, which may be missing when ["?"] = true is among them; { "array",
+-- item } a list whose items are of that type. Fields that the schema does not name are
+-- left alone. Marked numbers become plain ones where the
 -- schema says number or integer. Trusted; pure.
 
 local data = require "mc.data"
@@ -40,14 +41,17 @@ end
 local check -- check(value, schema, name) -> value, or nil, message, name
 
 local function check_object(v, schema, name)
+  if schema["?"] and (v == nil or v == data.null) then return nil end
   if type_of(v) ~= "object" then
     return nil, (name == "" and "the body" or name) .. " must be an object", name
   end
   for key, want in pairs(schema) do
-    local at = name == "" and key or name .. "." .. key
-    local got, message, where = check(v[key], want, at)
-    if message then return nil, message, where end
-    if got ~= v[key] then v[key] = got end
+    if key ~= "?" then
+      local at = name == "" and key or name .. "." .. key
+      local got, message, where = check(v[key], want, at)
+      if message then return nil, message, where end
+      if got ~= v[key] then v[key] = got end
+    end
   end
   return v
 end

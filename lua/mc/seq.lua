@@ -31,7 +31,7 @@ end
 local function prompt_of(opts)
   if opts.ids then return opts.ids end
   if opts.tokens then
-    return ids.list(opts.tokens)
+    return ids.list(opts.tokens, "tokens")
   end
   if opts.messages then
     return M.render(opts.messages, opts.chat)
@@ -40,7 +40,7 @@ local function prompt_of(opts)
     return M.encode({ opts.prompt, true }, true)
   end
   if type(opts.prompt) == "table" then
-    return ids.list(opts.prompt)
+    return ids.list(opts.prompt, "prompt")
   end
   return missing("one of prompt, messages and tokens is needed")
 end

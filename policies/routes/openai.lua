@@ -12,8 +12,10 @@ local PASSED = { "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
   "ignore_eos", "logit_bias" }
 
 local COMMON = {
-  model = "string?", stream = "boolean?", n = "integer? 1..128", user = "any?",
-  stream_options = "object?", return_token_ids = "boolean?", cache_salt = "string?",
+  model = "string?", stream = "boolean?", n = "integer? 1..128", user = "string?",
+  stream_options = { ["?"] = true, include_usage = "boolean?",
+    continuous_usage_stats = "boolean?", include_obfuscation = "boolean?" },
+  return_token_ids = "boolean?", cache_salt = "string?",
 }
 
 local function shape(more)
@@ -27,18 +29,21 @@ local COMPLETION = shape { prompt = "string|array", echo = "boolean?",
   logprobs = "integer? 0..20", best_of = "integer?", suffix = "string?" }
 local CHAT = shape { messages = "array 1..4096", logprobs = "boolean?",
   top_logprobs = "integer? 0..20", chat_template_kwargs = "object?",
-  add_generation_prompt = "boolean?" }
+  add_generation_prompt = "boolean?", tools = "array?", functions = "array?",
+  tool_choice = "string|object?", parallel_tool_calls = "boolean?",
+  response_format = "object?" }
 
 local function bad(param, message, code)
   return { code = code or "invalid_value", message = message, param = param }
 end
 
--- A number of tokens: nil when absent, -1 (as room allows) when null.
+-- A number of tokens: nil when absent, -1 (as room allows) when null; not in the schema,
+-- for which null is absent.
 local function count(b, name)
   local v = b[name]
   if v == nil then return nil end
   if v == null then return -1 end
-  if type(v) == "table" then v = v.value end
+  if type(v) == "table" and mc.json.kind(v) == "number" then v = v.value end
   if type(v) ~= "number" or v ~= math.floor(v) or v < 0 then
     return nil, bad(name, name .. " must be a whole number of at least 0")
   end
@@ -69,9 +74,15 @@ local function stream_opts(b, dialect)
     continuous_usage = so.continuous_usage_stats == true }
 end
 
--- One sequence for each prompt and index; the seed of each is its own.
+-- One sequence for each prompt and index; the seed of each is its own. They start
+-- together: more than may wait would be refused each time it is tried.
 local function submit_all(prompts, field, n, o)
-  local seqs = {}
+  local seqs, most = {}, mc.config.max_waiting
+  if #prompts * n > most then
+    return nil, bad(n > 1 and "n" or "prompt",
+      ("%s: %d choices at once are more than the %d that may wait here (--max-waiting)")
+        :format(n > 1 and "n" or "prompt", #prompts * n, most))
+  end
   for _, p in ipairs(prompts) do
     for index = 0, n - 1 do
       o[field], o.index = p, index
@@ -147,20 +158,17 @@ local function check_roles(messages)
   for i, m in ipairs(messages) do
     local role = type(m) == "table" and ROLES[m.role]
     if not role then
-      return bad(("messages[%d].role"):format(i - 1),
-        "a message's role is system, developer, user, assistant or tool")
+      local at = ("messages[%d].role"):format(i - 1)
+      return bad(at, at .. " must be system, developer, user, assistant or tool")
     end
     m.role = role
   end
 end
 
 local function unsupported_chat(b)
-  if type(b.tools) == "table" and #b.tools > 0 then return "tools" end
-  if type(b.functions) == "table" and #b.functions > 0 then return "functions" end
-  local f = b.response_format
-  if f and f ~= null and not (type(f) == "table" and f.type == "text") then
-    return "response_format"
-  end
+  if b.tools and #b.tools > 0 then return "tools" end
+  if b.functions and #b.functions > 0 then return "functions" end
+  if b.response_format and b.response_format.type ~= "text" then return "response_format" end
 end
 
 R["POST /v1/chat/completions"] = function(req, res)
@@ -179,6 +187,7 @@ R["POST /v1/chat/completions"] = function(req, res)
   o.limit, err = count(b, "max_completion_tokens")
   if not o.limit and not err then o.limit, err = count(b, "max_tokens") end
   if err then return res:fail(err) end
+  o.limit = o.limit or mc.engine.models()[1].max_tokens_default
   o.logprobs = b.logprobs and (b.top_logprobs or 0) or nil
   o.ids, err = mc.chat.render(b.messages, { kwargs = b.chat_template_kwargs,
     add_generation_prompt = b.add_generation_prompt ~= false })

@@ -103,7 +103,7 @@ function mc.engine.status() end
 --- Counters since the start.
 function mc.engine.stats() end
 
---- What is served: {id, created, max_context, family}.
+--- What is served: {id, created, max_context, family, max_tokens_default}.
 function mc.engine.models() end
 
 --- Finishes open requests, then ends the server. REPL only.
@@ -194,6 +194,12 @@ function mc.json.map() end
 --- The keys of an object, in order.
 ---@param t table
 function mc.json.keys(t) end
+
+--- What a table out of JSON is: "object", "array", "null", or "number" (one that Lua can't keep
+--- as it was written: {value, text}).
+---@param t table
+---@return string
+function mc.json.kind(t) end
 
 ---@param text string
 function mc.msgpack.decode(text) end
