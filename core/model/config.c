@@ -3,6 +3,7 @@
  * Owns nothing. THREAD: any.
  * Always true of a loaded mc_config: every size is within the limits of config_int.h; query
  * heads are a multiple of kv heads; head_dim is even; every token id is below vocab. */
+#include <math.h>
 #include <string.h>
 
 #include "core/model/config_int.h"
@@ -47,10 +48,16 @@ int mc_config_load(const struct mc_ckpt *c, struct mc_config *out, struct mc_err
     out->bos = -1;
     out->rope_theta = 10000;
     out->rope_factor = 1;
+    out->rope_mul = 1;
+    out->lora_norm_eps = 1e-6f;
     out->temperature = 1;
     out->top_p = 1;
     out->repetition_penalty = 1;
     rc = mc_ckpt_kind(c) == MC_CKPT_GGUF ? mc_config_from_gguf(c, out, err)
                                          : mc_config_from_hf(c, out, err);
-    return rc < 0 ? rc : check(out, err);
+    if (rc == 0)
+        rc = check(out, err);
+    if (rc == 0 && out->attn_scale == 0)
+        out->attn_scale = 1 / sqrtf((float)mc_q_dim(out));
+    return rc;
 }

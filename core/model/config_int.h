@@ -11,7 +11,7 @@
 enum {
     MC_LIMIT_VOCAB = 1 << 24,
     MC_LIMIT_WIDTH = 1 << 18, /* hidden_size, intermediate_size */
-    MC_LIMIT_LAYERS = 1024,
+    MC_LIMIT_LAYERS = MC_MAX_LAYERS,
     MC_LIMIT_HEADS = 4096,
     MC_LIMIT_HEAD_DIM = 1024,
     MC_LIMIT_CONTEXT = 1 << 27,

@@ -58,7 +58,7 @@ int mc_model_load(struct mc_backend *be, const char *path, struct mc_model *m,
     if (rc == 0)
         rc = mc_tok_open(c, tok, err);
     if (rc == 0)
-        rc = mc_model_open(be, c, &cfg, mc_tok_n(*tok), m, err);
+        rc = mc_model_open(be, c, &cfg, (struct mc_slice){0, 1}, mc_tok_n(*tok), m, err);
     mc_ckpt_close(c);
     return rc;
 }

@@ -1,87 +1,182 @@
-/* model.c - loading a model's weights into the run layouts of a backend.
+/* model.c - loading a rank's part of a model into the run layouts of a backend.
  *
  * Owns the packed weights and norm vectors. THREAD: one, before the engine runs.
- * Always true after open: every matrix has the shape that the config says; body_bytes is
- * what one pass reads of the layers' matrices, whatever the number of rows.
+ * Always true after open: every tensor of tensors.h's list is there and has the shape that
+ * the config says; body_bytes is what one pass reads of the layers' matrices.
  *
  * The checkpoint is read once, tensor by tensor: what was packed is dropped from the page
  * cache's mapping, so that resident memory is the packed weights and not both. */
-#include "core/model/model.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/log.h"
-#include "core/model/memory.h"
+#include "core/model/model_int.h"
 #include "core/model/rope.h"
-#include "core/weights/weights.h"
 
-struct loader {
-    struct mc_model *m;
-    const struct mc_ckpt *c;
-    struct mc_stream *s;
-    struct mc_err *err;
-};
+/* ---- one matrix -------------------------------------------------------------------- */
 
-/* Packs one matrix of the given shape; rows beyond what the file has are an error. */
-static int matrix(struct loader *l, const char *module, int32_t n, int32_t k,
-                  struct mc_w *w)
+int mc_load_find(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
+                 struct mc_disk *d)
 {
-    struct mc_backend *be = l->m->be;
-    const struct mc_op *op = be->op[MC_OP_pack];
-    struct mc_pack_p p = {0};
-    struct mc_need need = {0};
-    const char *why = NULL;
+    char name[MC_TENSOR_NAME + 32];
     int rc;
 
-    rc = mc_ckpt_matrix(l->c, module, &p.disk, l->err);
-    if (rc < 0)
-        return rc;
-    if (p.disk.n != n || p.disk.k != k)
-        return mc_fail(l->err, MC_EFORMAT, "%s is [%d, %d], the config says [%d, %d]",
-                       module, p.disk.n, p.disk.k, n, k);
-    p.w = (struct mc_w){.layout = be->run_of(be, p.disk.fmt),
-                        .dt = be->row_dt,
-                        .n = n,
-                        .k = k};
-    rc = op->need(&p, &need, &why);
-    if (rc < 0)
-        return mc_fail(l->err, rc, "%s (%s, [%d, %d]): %s", module,
-                       mc_disk_name(p.disk.fmt), n, k,
-                       why ? why : "not supported by this backend");
-    p.w.q = mc_mem_take(&l->m->mem, need.q);
-    p.w.scale = mc_mem_take(&l->m->mem, need.scale);
-    p.w.zero = mc_mem_take(&l->m->mem, need.zero);
-    if ((need.q && !p.w.q) || (need.scale && !p.w.scale) || (need.zero && !p.w.zero))
-        return mc_fail(l->err, MC_ENOMEM, "no memory for %s: %zu bytes", module, need.q);
-    p.w.bytes = need.q + need.scale + need.zero;
-    rc = op->run(l->s, &p);
-    if (rc == 0)
-        rc = be->wait(l->s, be->mark(l->s));
-    if (rc < 0)
-        return mc_fail(l->err, rc, "packing %s failed", module);
-    mc_ckpt_drop(l->c, p.disk.q, mc_disk_bytes(p.disk.fmt, n, k));
-    l->m->weight_bytes += p.w.bytes;
-    *w = p.w;
+    mc_tensor_name(t, l->m->cfg.prefix, e, name);
+    rc = mc_ckpt_matrix(l->c, name, d, l->err);
+    if (rc == 0 && (d->n != t->n || d->k != t->k))
+        rc = mc_fail(l->err, MC_EFORMAT, "%s is [%d, %d], the config says [%d, %d]", name,
+                     d->n, d->k, t->n, t->k);
+    return rc;
+}
+
+/* Feed-forward widths are cut where every format can be: a k-quant's block has 256
+ * columns, others and rounded activations 32. The rows of gate and up must fall in step
+ * with the columns of down, so their unit is the same. */
+static int32_t width_unit(int32_t n)
+{
+    return n % 256 == 0 ? 256 : n % 32 == 0 ? 32 : 1;
+}
+
+int mc_load_cut(struct mc_loader *l, const struct mc_tensor_spec *t,
+                const struct mc_disk *d, struct mc_pack_p *p)
+{
+    const struct mc_model *m = l->m;
+    struct mc_span rows = {0, t->n}, cols = {0, t->k}, part;
+
+    switch ((enum mc_cut)t->cut) {
+    case MC_CUT_NONE:
+        break;
+    case MC_CUT_HEADS:
+        part = m->heads;
+        rows = (struct mc_span){t->n / m->cfg.n_head * part.at, t->n / m->cfg.n_head * part.n};
+        break;
+    case MC_CUT_KV:
+        part = m->kv_heads;
+        rows = (struct mc_span){m->cfg.head_dim * part.at, m->cfg.head_dim * part.n};
+        break;
+    case MC_CUT_ROWS:
+        rows = mc_share(t->n, width_unit(t->n), m->slice);
+        break;
+    case MC_CUT_HEAD_COLS:
+        part = m->heads;
+        cols = (struct mc_span){t->k / m->cfg.n_head * part.at, t->k / m->cfg.n_head * part.n};
+        break;
+    case MC_CUT_COLS:
+        cols = mc_share(t->k, width_unit(t->k), m->slice);
+        break;
+    }
+    if (rows.n < 1 || cols.n < 1)
+        return mc_fail_param(l->err, MC_EUNSUP, "ranks", "--ranks %d: nothing of %s [%d, %d] "
+                             "is left for rank %d", m->slice.n, t->name, t->n, t->k,
+                             m->slice.rank);
+    *p = (struct mc_pack_p){.disk = *d, .row0 = rows.at, .k0 = cols.at};
+    p->w = (struct mc_w){.dt = m->be->row_dt, .n = rows.n, .k = cols.n};
     return 0;
 }
 
-/* A vector of n floats; *out stays NULL when it is optional and absent. */
-static int vector(struct loader *l, const char *name, int32_t n, bool optional,
-                  float **out)
+/* Gate and up are read with one activation. Where their formats want different ones, both
+ * are kept as f32, which every format can be. */
+static bool same_act(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
+                     const struct mc_disk *d)
 {
-    size_t bytes = (size_t)n * sizeof(float);
-    float *host = malloc(bytes);
+    struct mc_backend *be = l->m->be;
+    struct mc_tensor_spec other = *t;
+    struct mc_disk mate;
+    char *at = strstr(other.name, ".gate_proj"), name[MC_TENSOR_NAME + 32];
+
+    if (at)
+        memcpy(at, ".up_proj", sizeof ".up_proj");
+    else if ((at = strstr(other.name, ".up_proj")))
+        snprintf(at, (size_t)(other.name + sizeof other.name - at), ".gate_proj");
+    if (!at)
+        return true;
+    mc_tensor_name(&other, l->m->cfg.prefix, e, name);
+    if (mc_ckpt_matrix(l->c, name, &mate, NULL) < 0)
+        return true; /* said when its turn comes */
+    return be->act_of(be, be->run_of(be, mate.fmt)) == be->act_of(be, be->run_of(be, d->fmt));
+}
+
+uint16_t mc_load_layout(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
+                        const struct mc_disk *d)
+{
+    return same_act(l, t, e, d) ? l->m->be->run_of(l->m->be, d->fmt) : MC_W_F32;
+}
+
+int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,
+                 struct mc_need *need)
+{
+    const struct mc_op *op = l->m->be->op[MC_OP_pack];
+    const char *why = NULL;
+    int rc = op->need(p, need, &why);
+
+    if (rc < 0)
+        return mc_fail(l->err, rc, "%s (%s, [%d, %d]): %s", name, mc_disk_name(p->disk.fmt),
+                       p->disk.n, p->disk.k, why ? why : "not supported by this backend");
+    p->w.bytes = need->q + need->scale + need->zero;
+    return 0;
+}
+
+int mc_load_pack(struct mc_loader *l, const char *name, const struct mc_pack_p *p)
+{
+    struct mc_backend *be = l->m->be;
+    int rc = be->op[MC_OP_pack]->run(l->s, p);
+
+    if (rc == 0)
+        rc = be->wait(l->s, be->mark(l->s));
+    if (rc < 0)
+        return mc_fail(l->err, rc, "packing %s failed", name);
+    mc_ckpt_drop(l->c, p->disk.q, mc_disk_bytes(p->disk.fmt, p->disk.n, p->disk.k));
+    l->m->weight_bytes += p->w.bytes;
+    return 0;
+}
+
+static int load_matrix(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_w *out)
+{
+    struct mc_mem *mem = &l->m->mem;
+    struct mc_need need = {0};
+    struct mc_pack_p p;
+    struct mc_disk d;
+    int rc = mc_load_find(l, t, 0, &d);
+
+    if (rc == 0)
+        rc = mc_load_cut(l, t, &d, &p);
+    if (rc < 0)
+        return rc;
+    p.w.layout = mc_load_layout(l, t, 0, &d);
+    rc = mc_load_need(l, t->name, &p, &need);
+    if (rc < 0)
+        return rc;
+    p.w.q = mc_mem_take(mem, need.q);
+    p.w.scale = mc_mem_take(mem, need.scale);
+    p.w.zero = mc_mem_take(mem, need.zero);
+    if ((need.q && !p.w.q) || (need.scale && !p.w.scale) || (need.zero && !p.w.zero))
+        return mc_fail(l->err, MC_ENOMEM, "no memory for %s: %zu bytes", t->name, need.q);
+    rc = mc_load_pack(l, t->name, &p);
+    *out = p.w;
+    return rc;
+}
+
+/* ---- one vector -------------------------------------------------------------------- */
+
+static int load_vector(struct mc_loader *l, const struct mc_tensor_spec *t, float **out)
+{
+    const struct mc_model *m = l->m;
+    struct mc_span part = {0, t->n};
+    char name[MC_TENSOR_NAME + 32];
+    float *host = malloc((size_t)t->n * sizeof *host);
     int rc;
 
     if (!host)
-        return mc_fail(l->err, MC_ENOMEM, "no memory for %s", name);
-    rc = mc_ckpt_vector(l->c, name, n, host, l->err);
-    if (rc == MC_ENOENT && optional)
-        rc = 0;
-    else if (rc == 0) {
-        *out = mc_mem_put(&l->m->mem, host, bytes);
+        return mc_fail(l->err, MC_ENOMEM, "no memory for %s", t->name);
+    if (t->cut == MC_CUT_HEADS || t->cut == MC_CUT_KV) {
+        part = t->cut == MC_CUT_KV ? m->kv_heads : m->heads;
+        part.at *= m->cfg.head_dim;
+        part.n *= m->cfg.head_dim;
+    }
+    mc_tensor_name(t, m->cfg.prefix, 0, name);
+    rc = mc_ckpt_vector(l->c, name, t->n, host, l->err);
+    if (rc == 0) {
+        *out = mc_mem_put(&l->m->mem, host + part.at, (size_t)part.n * sizeof *host);
         if (!*out)
             rc = mc_fail(l->err, MC_ENOMEM, "no device memory for %s", name);
     }
@@ -89,103 +184,84 @@ static int vector(struct loader *l, const char *name, int32_t n, bool optional,
     return rc;
 }
 
-static int layer_matrix(struct loader *l, int32_t i, const char *part, int32_t n,
-                        int32_t k, struct mc_w *w)
+/* ---- layers ------------------------------------------------------------------------ */
+
+static int load_one(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_layer *y)
 {
-    char name[96];
-    int rc;
-
-    snprintf(name, sizeof name, "model.layers.%d.%s", i, part);
-    rc = matrix(l, name, n, k, w);
-    if (rc == 0)
-        l->m->body_bytes += w->bytes;
-    return rc;
-}
-
-static int layer_vector(struct loader *l, int32_t i, const char *part, int32_t n,
-                        bool optional, float **out)
-{
-    char name[96];
-
-    snprintf(name, sizeof name, "model.layers.%d.%s", i, part);
-    return vector(l, name, n, optional, out);
-}
-
-static int load_attention(struct loader *l, int32_t i, struct mc_layer *y)
-{
-    static const char *const proj[3] = {"self_attn.q_proj", "self_attn.k_proj",
-                                        "self_attn.v_proj"};
-    const struct mc_config *c = &l->m->cfg;
-    int32_t kv = c->n_kv_head * c->head_dim, n[3] = {c->n_head * c->head_dim, kv, kv};
-    char name[64];
-    int rc = 0;
-
-    for (int j = 0; j < 3 && rc == 0; j++) {
-        rc = layer_matrix(l, i, proj[j], n[j], c->hidden, &y->qkv[j]);
-        snprintf(name, sizeof name, "%s.bias", proj[j]);
-        if (rc == 0 && c->qkv_bias)
-            rc = layer_vector(l, i, name, n[j], false, &y->qkv_bias[j]);
+    if (t->vector)
+        return load_vector(l, t, &y->v[t->at]);
+    switch (t->at) {
+    case MC_M_KV_B:
+        return mc_load_latent(l, t, y);
+    case MC_M_EXPERT_GATE:
+        return mc_load_experts(l, t, &y->e_gate);
+    case MC_M_EXPERT_UP:
+        return mc_load_experts(l, t, &y->e_up);
+    case MC_M_EXPERT_DOWN:
+        return mc_load_experts(l, t, &y->e_down);
+    default:
+        return load_matrix(l, t, &y->w[t->at]);
     }
-    if (rc == 0 && c->qk_norm)
-        rc = layer_vector(l, i, "self_attn.q_norm.weight", c->head_dim, false,
-                          &y->q_norm);
-    if (rc == 0 && c->qk_norm)
-        rc = layer_vector(l, i, "self_attn.k_norm.weight", c->head_dim, false,
-                          &y->k_norm);
-    if (rc == 0)
-        rc = layer_matrix(l, i, "self_attn.o_proj", c->hidden, n[0], &y->o);
-    return rc;
 }
 
-static int load_layer(struct loader *l, int32_t i, struct mc_layer *y)
+static int load_layer(struct mc_loader *l, int32_t i, struct mc_layer *y)
 {
-    const struct mc_config *c = &l->m->cfg;
-    int rc;
+    struct mc_tensor_spec spec[MC_MAX_SPECS];
+    int n = mc_tensors_of(&l->m->cfg, i, spec), rc = 0;
 
-    rc = layer_vector(l, i, "input_layernorm.weight", c->hidden, false, &y->attn_norm);
-    if (rc == 0)
-        rc = load_attention(l, i, y);
-    if (rc == 0)
-        rc = layer_vector(l, i, "post_attention_layernorm.weight", c->hidden, false,
-                          &y->mlp_norm);
-    if (rc == 0)
-        rc = layer_matrix(l, i, "mlp.gate_proj", c->inter, c->hidden, &y->gate);
-    if (rc == 0)
-        rc = layer_matrix(l, i, "mlp.up_proj", c->inter, c->hidden, &y->up);
-    if (rc == 0)
-        rc = layer_matrix(l, i, "mlp.down_proj", c->hidden, c->inter, &y->down);
+    for (int j = 0; j < n && rc == 0; j++)
+        rc = load_one(l, &spec[j], y);
     return rc;
 }
 
-static int load_ends(struct loader *l)
+/* What a pass reads of a layer: of experts those of one row. */
+static uint64_t bytes_read(const struct mc_config *c, const struct mc_layer *y)
+{
+    uint64_t bytes = y->w_uk.w.bytes * (uint64_t)y->w_uk.n + y->w_uv.w.bytes * (uint64_t)y->w_uv.n;
+
+    for (int j = 0; j < MC_N_MATRIX; j++)
+        bytes += y->w[j].bytes;
+    return bytes + (uint64_t)c->top_k_expert *
+                       (y->e_gate.w.bytes + y->e_up.w.bytes + y->e_down.w.bytes);
+}
+
+static int load_all(struct mc_loader *l)
 {
     struct mc_model *m = l->m;
     const struct mc_config *c = &m->cfg;
-    int rc;
+    int32_t n_index = 0;
+    int rc = load_layer(l, -1, &m->end);
 
-    rc = matrix(l, "model.embed_tokens", c->vocab, c->hidden, &m->embed);
-    if (rc == 0 && c->tied)
-        m->head = m->embed;
-    else if (rc == 0)
-        rc = matrix(l, "lm_head", c->vocab, c->hidden, &m->head);
-    m->head_bytes = m->head.bytes;
-    if (rc == 0)
-        rc = vector(l, "model.norm.weight", c->hidden, false, &m->norm);
-    return rc;
+    for (int32_t i = 0; i < c->n_layer + c->n_mtp && rc == 0; i++) {
+        struct mc_layer *y = &m->layer[i];
+
+        n_index += c->layer[i] & MC_LAYER_INDEX ? 1 : 0;
+        y->index = n_index - 1;
+        rc = load_layer(l, i, y);
+        if (i < c->n_layer)
+            m->body_bytes += bytes_read(c, y);
+    }
+    if (rc < 0)
+        return rc;
+    if (c->tied)
+        m->end.w[MC_M_HEAD] = m->end.w[MC_M_EMBED];
+    m->head_bytes = m->end.w[MC_M_HEAD].bytes;
+    m->row0 = mc_share(c->vocab, width_unit(c->vocab), m->slice).at;
+    return 0;
 }
 
-static int load_rope(struct loader *l)
+static int load_rope(struct mc_loader *l)
 {
     struct mc_model *m = l->m;
-    float *freq = malloc((size_t)m->cfg.head_dim / 2 * sizeof(float));
+    size_t n = (size_t)mc_rope_dim(&m->cfg) / 2;
+    float *freq = malloc(n * sizeof *freq);
     int rc;
 
     if (!freq)
         return mc_fail(l->err, MC_ENOMEM, "no memory for the rotary table");
-    rc = mc_rope_freqs(&m->cfg, l->c, freq, &m->rope_mul, l->err);
+    rc = mc_rope_freqs(&m->cfg, l->c, freq, l->err);
     if (rc == 0) {
-        m->inv_freq = mc_mem_put(&m->mem, freq,
-                                 (size_t)m->cfg.head_dim / 2 * sizeof(float));
+        m->inv_freq = mc_mem_put(&m->mem, freq, n * sizeof *freq);
         if (!m->inv_freq)
             rc = mc_fail(l->err, MC_ENOMEM, "no device memory for the rotary table");
     }
@@ -194,18 +270,23 @@ static int load_rope(struct loader *l)
 }
 
 int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
-                  const struct mc_config *cfg, int32_t n_real, struct mc_model *m,
-                  struct mc_err *err)
+                  const struct mc_config *cfg, struct mc_slice slice, int32_t n_real,
+                  struct mc_model *m, struct mc_err *err)
 {
-    struct loader l = {.m = m, .c = c, .err = err};
+    struct mc_loader l = {.m = m, .c = c, .err = err};
     int rc;
 
     memset(m, 0, sizeof *m);
     m->be = be;
     m->cfg = *cfg;
+    m->slice = slice;
     m->n_real = n_real < cfg->vocab ? n_real : cfg->vocab;
+    m->rope_mul = cfg->rope_mul;
     mc_mem_init(&m->mem, be);
-    m->layer = calloc((size_t)cfg->n_layer, sizeof *m->layer);
+    if (!mc_share_heads(cfg, slice, &m->heads, &m->kv_heads))
+        return mc_fail_param(err, MC_EUNSUP, "ranks", "--ranks %d: %d heads over %d kv heads "
+                             "can't be shared evenly", slice.n, cfg->n_head, cfg->n_kv_head);
+    m->layer = calloc((size_t)(cfg->n_layer + cfg->n_mtp), sizeof *m->layer);
     if (!m->layer)
         return mc_fail(err, MC_ENOMEM, "no memory for %d layers", cfg->n_layer);
     rc = be->stream_new(be, &l.s);
@@ -213,11 +294,9 @@ int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
         mc_fail(err, rc, "no stream on backend %s", be->name);
         goto fail;
     }
-    rc = load_ends(&l);
+    rc = load_rope(&l);
     if (rc == 0)
-        rc = load_rope(&l);
-    for (int32_t i = 0; i < cfg->n_layer && rc == 0; i++)
-        rc = load_layer(&l, i, &m->layer[i]);
+        rc = load_all(&l);
     be->stream_free(l.s);
     if (mc_ckpt_intact(c, err) < 0)
         rc = MC_EIO;

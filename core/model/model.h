@@ -2,7 +2,9 @@
  *
  * A model is its checked config and its weights in run layouts. A pass is what one step
  * needs besides: activation buffers and the params structs of every operation, bound to
- * fixed addresses once, so that running a pass only enqueues. One family so far: dense.
+ * fixed addresses once, so that running a pass only enqueues. Families differ in their
+ * config alone: it says of each layer which tensors it has (tensors.h) and which blocks run
+ * it (pass_int.h).
  * OWNS weights and buffers. THREAD: open and close one; run: the engine's. */
 #ifndef MC_MODEL_MODEL_H
 #define MC_MODEL_MODEL_H
@@ -10,40 +12,47 @@
 #include "core/base/err.h"
 #include "core/model/config.h"
 #include "core/model/memory.h"
+#include "core/model/tensors.h"
 #include "kernels/kernels.h"
 
 struct mc_ckpt;
 
 enum { MC_MAX_SETS = 64 }; /* vocabulary sets on the device at once */
 
+/* Weights of a layer, by the enums of tensors.h; what it lacks is zero. The ends of the
+ * model, embedding, head and last norm, are kept in one too. */
 struct mc_layer {
-    float *attn_norm, *mlp_norm; /* [H] */
-    struct mc_w qkv[3];          /* [h*d,H] [hk*d,H] [hk*d,H] */
-    float *qkv_bias[3];          /* or NULL */
-    float *q_norm, *k_norm;      /* [d] or NULL */
-    struct mc_w o;               /* [H,h*d] */
-    struct mc_w gate, up, down;  /* [I,H] [I,H] [H,I] */
+    struct mc_w w[MC_N_MATRIX];
+    float *v[MC_N_VECTOR];
+    struct mc_ws w_uk, w_uv;             /* MLA: h matrices [c,nope], [v,c] */
+    struct mc_ws e_gate, e_up, e_down;   /* E matrices */
+    int32_t index; /* which index of a page is its own, or that of the layer it follows */
 };
 
 struct mc_model {
     struct mc_backend *be;
     struct mc_config cfg;
+    struct mc_slice slice;
+    struct mc_span heads, kv_heads; /* this rank's */
+    int32_t row0;          /* first row of this rank's part of the vocabulary */
     int32_t n_real;        /* ids >= n_real are padding rows of the vocabulary */
-    struct mc_w embed, head; /* [V,H]; head is embed when tied */
-    float *norm, *inv_freq; /* [H], [d/2] */
+    struct mc_layer end;
+    struct mc_layer *layer; /* [n_layer + n_mtp] */
+    float *inv_freq;       /* [rotated dims / 2] */
     float rope_mul;
-    struct mc_layer *layer;
-    uint64_t body_bytes;   /* weight bytes that every pass reads ... */
+    float *k_scale, *v_scale; /* [n_layer + n_mtp] static scales of the cache, or NULL */
+    uint64_t body_bytes;   /* weight bytes that every pass reads (of experts: those of one
+                              row) ... */
     uint64_t head_bytes;   /* ... and those that one with sampled rows reads besides */
     uint64_t weight_bytes; /* resident */
     struct mc_mem mem;     /* what it owns on the device */
 };
 
-/* Loads everything onto the backend. n_real: the tokenizer's ids, at most cfg.vocab. The
+/* Loads a rank's part onto the backend. n_real: the tokenizer's ids, at most cfg.vocab. The
  * checkpoint may be closed afterwards. The backend must outlive the model. */
 int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
-                  const struct mc_config *cfg, int32_t n_real, struct mc_model *out,
-                  struct mc_err *err);
+                  const struct mc_config *cfg, struct mc_slice slice, int32_t n_real,
+                  struct mc_model *out, struct mc_err *err);
 void mc_model_close(struct mc_model *m);
 
 /* Capacities of a pass. Rows are [decode | prefill]; a sequence has one decode row, so

@@ -42,14 +42,31 @@ static int divide_by_file(const struct mc_ckpt *ck, int32_t n, float *out,
     return rc;
 }
 
-int mc_rope_freqs(const struct mc_config *c, const struct mc_ckpt *ck, float *out,
-                  float *mul, struct mc_err *err)
+/* The pair that turns so often in the original context, as a real number. */
+static double pair_of(const struct mc_config *c, int32_t dim, double turns)
 {
-    int32_t n = c->head_dim / 2;
+    return dim * log(c->rope_original / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
+}
 
-    *mul = 1;
+static double yarn(const struct mc_config *c, int32_t dim, int32_t i, double freq)
+{
+    double low = floor(pair_of(c, dim, c->beta_fast));
+    double high = ceil(pair_of(c, dim, c->beta_slow)), ramp;
+
+    low = low > 0 ? low : 0;
+    high = high < dim - 1 ? high : dim - 1;
+    ramp = (i - low) / (high - low > 0 ? high - low : 0.001);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return freq * (1 - ramp) + freq / c->rope_factor * ramp;
+}
+
+int mc_rope_freqs(const struct mc_config *c, const struct mc_ckpt *ck, float *out,
+                  struct mc_err *err)
+{
+    int32_t dim = mc_rope_dim(c), n = dim / 2;
+
     for (int32_t i = 0; i < n; i++) {
-        double freq = pow(c->rope_theta, -2.0 * i / c->head_dim);
+        double freq = pow(c->rope_theta, -2.0 * i / dim);
 
         switch (c->rope) {
         case MC_ROPE_PLAIN:
@@ -61,9 +78,8 @@ int mc_rope_freqs(const struct mc_config *c, const struct mc_ckpt *ck, float *ou
             freq = llama3(c, freq);
             break;
         case MC_ROPE_YARN:
-            return mc_fail_param(
-                err, MC_EUNSUP, "rope_scaling",
-                "rope_scaling type yarn is not supported for this family");
+            freq = yarn(c, dim, i, freq);
+            break;
         }
         out[i] = (float)freq;
     }

@@ -1,0 +1,169 @@
+/* attn_mla.c - the block of attention over a latent (MLA), dense or by DSA's choice.
+ *
+ * Owns nothing. THREAD: opening.
+ * Absorbed form: W_UK goes to the query, so that it meets the cached latent, and W_UV to
+ * what attention leaves, so that no key or value is ever expanded. A layer that owns an
+ * indexer chooses topk positions for each row; the layers behind it that own none see the
+ * same ones, so the set's buffer lives until the next indexer.
+ * Buffers: K holds the query's latent before its norm, V the token's. */
+#include "core/model/pass_int.h"
+
+static unsigned wants(const struct mc_pass *p, const struct mc_layer *y)
+{
+    static const uint8_t of_hidden[] = {MC_M_Q, MC_M_Q_A, MC_M_KV_A, MC_M_INDEX_K,
+                                        MC_M_INDEX_GATE};
+    unsigned want = 0;
+
+    for (size_t i = 0; i < sizeof of_hidden; i++)
+        if (y->w[of_hidden[i]].n > 0)
+            want |= mc_pass_form(p, &y->w[of_hidden[i]]);
+    return want;
+}
+
+static struct mc_rope rope_of(const struct mc_model *m, int32_t off, bool neighbours)
+{
+    return (struct mc_rope){.inv_freq = m->inv_freq, .mul = m->rope_mul,
+                            .dim = (int16_t)m->cfg.rope_dim, .off = (int16_t)off,
+                            .pair = neighbours ? MC_ROPE_NEIGHBOURS : MC_ROPE_HALVES};
+}
+
+static void *rows(struct mc_pass *p, enum mc_use use, int32_t width)
+{
+    return mc_pass_buffer(p, use, (size_t)p->caps.rows * (size_t)width * mc_pass_row_bytes(p));
+}
+
+/* Those of the matrices that the layer has. */
+static void add_fan(struct mc_pass *p, const struct mc_layer *y, const struct mc_input *in,
+                    const uint8_t *at, void *const *to, int n)
+{
+    struct mc_fan fan[MC_MAX_FAN];
+    int have = 0;
+
+    for (int i = 0; i < n; i++)
+        if (y->w[at[i]].n > 0)
+            fan[have++] = (struct mc_fan){&y->w[at[i]], NULL, to[i]};
+    mc_pass_linear(p, in, fan, have);
+}
+
+/* The latents: the query's normed, for the matrices behind it; the token's to its page. */
+static struct mc_input add_prep(struct mc_pass *p, int32_t layer, void *q_a, void *kv_a)
+{
+    const struct mc_config *c = &p->m->cfg;
+    const struct mc_layer *y = &p->m->layer[layer];
+    const struct mc_step_mem *s = p->mem;
+    struct mc_input latent = {0};
+    struct mc_mla_prep_p prep = {
+        .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .q_lora = c->q_lora,
+        .q_a = q_a, .kv_a = kv_a, .q_norm = y->v[MC_V_Q_NORM], .kv_norm = y->v[MC_V_K_NORM],
+        .eps = c->lora_norm_eps, .rope = rope_of(p->m, 0, c->rope_neighbours)};
+    unsigned want = 0;
+
+    if (q_a) {
+        want = mc_pass_form(p, &y->w[MC_M_Q_B]);
+        if (y->w[MC_M_INDEX_Q].n > 0)
+            want |= mc_pass_form(p, &y->w[MC_M_INDEX_Q]);
+        prep.act = mc_pass_act(p, MC_ACT_LATENT, (uint16_t)mc_pass_first_form(want),
+                               p->caps.rows, c->q_lora);
+        latent.act[prep.act.layout] = prep.act;
+        latent.have = 1u << prep.act.layout;
+        if (mc_pass_needs_rows(want))
+            latent.rows = prep.norm_out = rows(p, MC_USE_LATENT, c->q_lora);
+    }
+    MC_PASS_ADD(p, mla_prep, &prep);
+    mc_pass_quant(p, &latent, MC_ACT_LATENT, c->q_lora, want);
+    return latent;
+}
+
+/* The positions that each row sees, rising: [T,topk]. */
+static void add_index(struct mc_pass *p, int32_t layer, void *q, void *k, void *gate,
+                      int32_t *set)
+{
+    const struct mc_config *c = &p->m->cfg;
+    const struct mc_layer *y = &p->m->layer[layer];
+    const struct mc_step_mem *s = p->mem;
+    size_t heads = (size_t)p->caps.rows * (size_t)c->index_heads;
+    struct mc_dsa_prep_p prep = {
+        .rows = s->rows, .kv = s->kv, .slots = s->slots, .index = y->index,
+        .hi = c->index_heads, .q = q, .k = k, .gate = gate,
+        .k_norm = y->v[MC_V_INDEX_NORM], .k_bias = y->v[MC_V_INDEX_BIAS], .eps = 1e-6f,
+        .rope = rope_of(p->m, 0, c->index_neighbours),
+        .qi = mc_pass_buffer(p, MC_USE_INDEX_QI, heads * (size_t)c->index_dim * sizeof(float)),
+        .gates = mc_pass_buffer(p, MC_USE_INDEX_GATES, heads * sizeof(float))};
+    struct mc_dsa_topk_p topk = {
+        .rows = s->rows, .kv = s->kv, .slots = s->slots, .index = y->index,
+        .hi = c->index_heads, .topk = c->index_topk, .context = p->caps.context,
+        .qi = prep.qi, .gates = prep.gates, .idx = set};
+
+    MC_PASS_ADD(p, dsa_prep, &prep);
+    MC_PASS_ADD_SCRATCH(p, dsa_topk, &topk);
+}
+
+static void add_attention(struct mc_pass *p, int32_t layer, const void *q, const int32_t *set)
+{
+    const struct mc_config *c = &p->m->cfg;
+    const struct mc_layer *y = &p->m->layer[layer];
+    const struct mc_w *o = &y->w[MC_M_O];
+    const struct mc_step_mem *s = p->mem;
+    int32_t h = p->m->heads.n, n_part = mc_pass_parts(p);
+    int32_t n_set = (c->index_topk + MC_SPLIT - 1) / MC_SPLIT;
+    struct mc_mla_attn_p attn = {
+        .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .h = h,
+        .n_part = set && n_set < n_part ? n_set : n_part, .cap_decode = p->caps.seqs,
+        .scale = c->attn_scale, .q = q, .idx = set, .topk = c->index_topk};
+    size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, attn.n_part) * (size_t)h;
+    struct mc_attn_merge_p merge = {
+        .rows = s->rows, .h = h, .d = c->kv_lora, .n_part = attn.n_part,
+        .cap_decode = p->caps.seqs, .out = rows(p, MC_USE_O_LATENT, h * c->kv_lora)};
+    struct mc_mla_out_p out = {
+        .n_live = &s->rows.live[MC_LIVE_ROWS], .cap = p->caps.rows, .h = h, .c = c->kv_lora,
+        .v = c->v_dim, .o_lat = merge.out, .w_uv = y->w_uv,
+        .act = mc_pass_act(p, MC_ACT_ATTN, p->m->be->act_of(p->m->be, o->layout),
+                           p->caps.rows, o->k)};
+    struct mc_input heads = {.have = mc_pass_form(p, o)};
+
+    attn.o = mc_pass_buffer(p, MC_USE_PARTS, n * (size_t)c->kv_lora * sizeof(float));
+    attn.ml = mc_pass_buffer(p, MC_USE_ML, n * 2 * sizeof(float));
+    merge.o = attn.o;
+    merge.ml = attn.ml;
+    heads.act[out.act.layout] = out.act;
+    MC_PASS_ADD(p, mla_attn, &attn);
+    MC_PASS_ADD(p, attn_merge, &merge);
+    MC_PASS_ADD(p, mla_out, &out);
+    mc_pass_linear(p, &heads, &(struct mc_fan){o, NULL, p->x}, 1);
+}
+
+static void add(struct mc_pass *p, int32_t layer, const struct mc_input *in)
+{
+    static const uint8_t first[] = {MC_M_Q, MC_M_Q_A, MC_M_KV_A, MC_M_INDEX_K,
+                                    MC_M_INDEX_GATE};
+    static const uint8_t second[] = {MC_M_Q_B, MC_M_INDEX_Q};
+    const struct mc_config *c = &p->m->cfg;
+    const struct mc_layer *y = &p->m->layer[layer];
+    int32_t h = p->m->heads.n;
+    void *q = rows(p, MC_USE_Q, h * (c->nope + c->rope_dim));
+    void *q_a = c->q_lora > 0 ? rows(p, MC_USE_K, c->q_lora) : NULL;
+    void *kv_a = rows(p, MC_USE_V, c->kv_lora + c->rope_dim);
+    bool own = p->m->cfg.layer[layer] & MC_LAYER_INDEX;
+    void *index_k = own ? rows(p, MC_USE_INDEX_K, c->index_dim) : NULL;
+    void *gate = own ? rows(p, MC_USE_INDEX_GATE, c->index_heads) : NULL;
+    void *index_q = own ? rows(p, MC_USE_INDEX_Q, c->index_heads * c->index_dim) : NULL;
+    int32_t *set = NULL;
+    struct mc_mla_q_p absorb = {
+        .rows = p->mem->rows, .h = h, .nope = c->nope, .c = c->kv_lora, .q = q,
+        .w_uk = y->w_uk, .rope = rope_of(p->m, c->nope, c->rope_neighbours),
+        .out = rows(p, MC_USE_ABSORBED, h * (c->kv_lora + c->rope_dim))};
+    struct mc_input latent;
+
+    add_fan(p, y, in, first, (void *[]){q, q_a, kv_a, index_k, gate}, 5);
+    latent = add_prep(p, layer, q_a, kv_a);
+    add_fan(p, y, &latent, second, (void *[]){q, index_q}, 2);
+    MC_PASS_ADD(p, mla_q, &absorb);
+    if (c->index_topk > 0)
+        set = mc_pass_buffer(p, MC_USE_INDEX_SET, (size_t)p->caps.rows *
+                                                      (size_t)c->index_topk * sizeof *set);
+    if (own)
+        add_index(p, layer, index_q, index_k, gate, set);
+    add_attention(p, layer, absorb.out, set);
+}
+
+const struct mc_block mc_attn_mla = {wants, add};
