@@ -116,6 +116,16 @@ struct mc_ws {
     int32_t n;
 };
 
+static inline struct mc_w mc_ws_at(const struct mc_ws *s, int32_t i)
+{
+    struct mc_w w = s->w;
+
+    w.q = (char *)w.q + i * s->q_step;
+    w.scale = w.scale ? (char *)w.scale + i * s->scale_step : NULL;
+    w.zero = w.zero ? (char *)w.zero + i * s->zero_step : NULL;
+    return w;
+}
+
 #define MC_ACT_TINY 1e-30f /* 127/amax and 32767/amax stay finite above it */
 
 /* Activation layouts. */
@@ -575,12 +585,12 @@ struct mc_dsa_topk_p {
     void *scratch;
 };
 
-/* route: logits = x W^T in f32. Sigmoid: selection by score + bias, weight by score alone;
- * with groups only the topk_group groups whose two largest biased scores sum highest take
- * part, the others at -inf. Softmax: over all experts. The top_k largest (lowest id on
- * ties), largest first; normalised (sum + 1e-20) if asked, times factor. Then experts'
- * lists for moe: order holds row*top_k + place, by expert and rising; offset [E+1] where
- * each expert's begins. */
+/* route: logits = x W^T in f32; scores are their sigmoid, or softmax over all experts.
+ * Selection by score + bias (bias NULL: by score), weight by score alone; with n_group > 1
+ * only the topk_group groups whose two largest biased scores sum highest take part, the
+ * others at -inf. The top_k largest (lowest id on ties), largest first; normalised (sum +
+ * 1e-20) if asked, times factor. Then experts' lists for moe: order holds row*top_k +
+ * place, by expert and rising; offset [E+1] where each expert's begins. */
 struct mc_route_p {
     const int32_t *n_live;
     int32_t cap;

@@ -9,8 +9,8 @@
 #include "kernels/ref/ref.h"
 
 enum {
-    COLS = 128,    /* outputs a chunk: a whole block of every activation layout */
-    MAX_K = 65536, /* columns of a row that is decoded on the stack */
+    COLS = MC_REF_COLS, /* outputs a chunk */
+    MAX_K = MC_REF_MAX_K,
 };
 
 static int64_t chunks(int32_t n)
@@ -54,8 +54,7 @@ MC_HOST_OP(mc_ref_pack, pack, pack_need, pack);
 
 /* ---- dot products -------------------------------------------------------------------- */
 
-/* out[i] = x . row n0+i of w for i < n. */
-static void dots(const float *x, const struct mc_w *w, int32_t n0, int32_t n, float *out)
+void mc_ref_dots(const float *x, const struct mc_w *w, int32_t n0, int32_t n, float *out)
 {
     const float *r = (const float *)w->q + (int64_t)n0 * w->k;
     int64_t k = w->k, i;
@@ -78,8 +77,7 @@ static void dots(const float *x, const struct mc_w *w, int32_t n0, int32_t n, fl
     }
 }
 
-/* Row t as f32: in place when it is, else decoded to buf. */
-static const float *act_row(const struct mc_act *a, int32_t t, float *buf)
+const float *mc_ref_act_row(const struct mc_act *a, int32_t t, float *buf)
 {
     if (a->layout == MC_A_F32)
         return (const float *)a->x + (int64_t)t * a->k;
@@ -87,7 +85,7 @@ static const float *act_row(const struct mc_act *a, int32_t t, float *buf)
     return buf;
 }
 
-static const char *refuse(const struct mc_act *a, const struct mc_w *w)
+const char *mc_ref_mul_refuse(const struct mc_act *a, const struct mc_w *w)
 {
     if (w->layout != MC_W_F32)
         return "the reference multiplies by f32 weights only";
@@ -110,7 +108,7 @@ static int linear_need(const struct mc_linear_p *p, struct mc_need *need, const 
     if (p->y_dt != MC_F32 && p->y_dt != MC_BF16)
         return mc_refuse(why, "linear: the output is neither f32 nor bf16");
     for (i = 0; i < p->n_w; i++) {
-        const char *no = refuse(&p->act, &p->w[i]);
+        const char *no = mc_ref_mul_refuse(&p->act, &p->w[i]);
 
         if (no)
             return mc_refuse(why, no);
@@ -141,7 +139,7 @@ static void linear_cols(const struct mc_linear_p *p, int32_t i, int32_t n0, int3
     int32_t t;
 
     for (t = 0; t < *p->n_live; t++) {
-        dots(act_row(&p->act, t, buf), &p->w[i], n0, n, sum);
+        mc_ref_dots(mc_ref_act_row(&p->act, t, buf), &p->w[i], n0, n, sum);
         put_y(p, i, t, n0, n, sum);
     }
 }
@@ -180,11 +178,11 @@ MC_HOST_OP(mc_ref_linear, linear, linear_need, linear);
 
 static int glu_need(const struct mc_glu_p *p, struct mc_need *need, const char **why)
 {
-    const char *no = refuse(&p->act, &p->gate);
+    const char *no = mc_ref_mul_refuse(&p->act, &p->gate);
 
     (void)need;
     if (!no)
-        no = refuse(&p->act, &p->up);
+        no = mc_ref_mul_refuse(&p->act, &p->up);
     if (!no)
         no = mc_ref_act_refuse(p->out.layout, p->out.k);
     if (!no && (p->gate.n != p->out.k || p->up.n != p->out.k))
@@ -192,12 +190,24 @@ static int glu_need(const struct mc_glu_p *p, struct mc_need *need, const char *
     return no ? mc_refuse(why, no) : 0;
 }
 
+void mc_ref_glu_cols(const float *x, const struct mc_w *gate, const struct mc_w *up, int32_t n0,
+                     int32_t n, float *out)
+{
+    float u[COLS];
+    int32_t j;
+
+    mc_ref_dots(x, gate, n0, n, out);
+    mc_ref_dots(x, up, n0, n, u);
+    for (j = 0; j < n; j++)
+        out[j] = out[j] / (1 + expf(-out[j])) * u[j];
+}
+
 static void glu_chunks(void *ctx, int64_t c0, int64_t c1, int lane)
 {
     const struct mc_glu_p *p = ctx;
-    float gate[COLS], up[COLS], buf[MAX_K];
+    float mid[COLS], buf[MAX_K];
     int64_t c;
-    int32_t t, j;
+    int32_t t;
 
     (void)lane;
     for (c = c0; c < c1; c++) {
@@ -205,13 +215,10 @@ static void glu_chunks(void *ctx, int64_t c0, int64_t c1, int lane)
         int32_t n = p->out.k - n0 < COLS ? p->out.k - n0 : COLS;
 
         for (t = 0; t < *p->n_live; t++) {
-            const float *x = act_row(&p->act, t, buf);
+            const float *x = mc_ref_act_row(&p->act, t, buf);
 
-            dots(x, &p->gate, n0, n, gate);
-            dots(x, &p->up, n0, n, up);
-            for (j = 0; j < n; j++)
-                gate[j] = gate[j] / (1 + expf(-gate[j])) * up[j];
-            mc_ref_act_put(&p->out, t, n0, n, gate);
+            mc_ref_glu_cols(x, &p->gate, &p->up, n0, n, mid);
+            mc_ref_act_put(&p->out, t, n0, n, mid);
         }
     }
 }

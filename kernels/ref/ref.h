@@ -16,7 +16,22 @@ void mc_ref_act_get(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, fl
 /* NULL, or why rows of k columns can't have the layout. */
 const char *mc_ref_act_refuse(uint16_t layout, int32_t k);
 
+enum {
+    MC_REF_COLS = 128,    /* outputs a chunk: a whole block of every activation layout */
+    MC_REF_MAX_K = 65536, /* columns of a row that lies on the stack */
+};
+
+/* out[i] = x . row n0+i of w for i < n. */
+void mc_ref_dots(const float *x, const struct mc_w *w, int32_t n0, int32_t n, float *out);
+/* The same of silu(gate x) * up x; n <= MC_REF_COLS. */
+void mc_ref_glu_cols(const float *x, const struct mc_w *gate, const struct mc_w *up, int32_t n0,
+                     int32_t n, float *out);
+/* Row t as f32: in place when it is, else decoded to buf [a->k]. */
+const float *mc_ref_act_row(const struct mc_act *a, int32_t t, float *buf);
+/* NULL, or why rows of a can't be multiplied by w. */
+const char *mc_ref_mul_refuse(const struct mc_act *a, const struct mc_w *w);
+
 extern const struct mc_op mc_ref_pack, mc_ref_embed, mc_ref_join, mc_ref_linear, mc_ref_glu,
-    mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge;
+    mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge, mc_ref_route, mc_ref_moe;
 
 #endif
