@@ -531,7 +531,8 @@ struct mc_mla_q_p {
 /* mla_attn: as gqa_attn, over latents that all heads share: softmax(scale q.[c;r]) c. o
  * [parts][h][c], ml [parts][h][2]. With idx a row sees the positions of its list only, in
  * the list's order; part i then holds entries [i*MC_SPLIT, ...) of it, and n_part is
- * ceil(topk / MC_SPLIT) at most. */
+ * ceil(topk / MC_SPLIT) at most. Positions below `first` are not seen: 0, or 1 in an MTP
+ * layer, whose entry of position p lies at p + 1. */
 struct mc_mla_attn_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -541,6 +542,7 @@ struct mc_mla_attn_p {
     const void *q;      /* [T,h,c+r] row type */
     const int32_t *idx; /* [T,topk] positions, rising, -1 behind the last; or NULL */
     int32_t topk;
+    int32_t first;
     float *o, *ml;
     const void *plan;
 };
@@ -572,13 +574,15 @@ struct mc_dsa_prep_p {
 };
 
 /* dsa_topk: score(t, s) = kscale_s * sum over heads of gates[h] * relu(qi[h] . k[s]) for
- * s <= pos; idx = the topk positions of the largest scores in rising order (lowest position
- * first on ties), -1 behind the last; all of them when pos < topk. Bad sequences: all -1. */
+ * first <= s <= pos; idx = the topk positions of the largest scores in rising order (lowest
+ * position first on ties), -1 behind the last; all of them when they are no more than topk.
+ * Bad sequences: all -1. */
 struct mc_dsa_topk_p {
     struct mc_rows rows;
     struct mc_kv kv;
     const struct mc_slot *slots;
     int32_t index, hi, topk, context; /* context: longest, a capacity */
+    int32_t first;                    /* as in mla_attn */
     const void *qi;
     const float *gates;
     int32_t *idx; /* [T,topk] */
