@@ -1,4 +1,4 @@
-/* golden.c - golden files held against a model: logits, layers, greedy, tokenizer.
+/* golden.c - golden files held against a model: logits, layers, greedy, tokenizer, chat.
  *
  * Golden files are what Hugging Face transformers computes in fp32 from the same weights:
  *   logits.safetensors  p{i}.ids I32 [T], p{i}.pos I32 [n], p{i}.logits F32 [n,V],
@@ -6,6 +6,7 @@
  *   layers.safetensors  p{i}.ids, p{i}.embed, p{i}.layer.{L}, p{i}.norm F32 [T,H]
  *   greedy.json         [{prompt_ids, ids, gap}]: gap = best minus second logit of a step
  *   tokenizer.jsonl     {text, special, ids}; lines end at \n only
+ *   chat.jsonl          {messages, tools, kwargs, rendered} (golden_chat.c)
  *   eval.json           bf16_compute_logit_difference {max, mean}
  *
  * Tolerances. Exact (ref, f32 keys and values): |logit difference| <= 2e-3 + 2 spread,
@@ -452,6 +453,19 @@ static int check_tokenizer(struct run *r, const char *file, struct mc_err *err)
     return rc;
 }
 
+static int check_chat(struct run *r, const char *file, struct mc_err *err)
+{
+    size_t n = 0, wrong = 0, first = 0;
+    int rc = mc_golden_chat(r->g, file, &n, &wrong, &first, err);
+
+    if (rc == 0 && wrong == 0)
+        say(r, "chat.jsonl", true, "%zu conversations", n);
+    else if (rc == 0)
+        say(r, "chat.jsonl", false, "%zu of %zu conversations differ, first at line %zu",
+            wrong, n, first);
+    return rc;
+}
+
 /* ---- all --------------------------------------------------------------------------- */
 
 static int pick_tolerance(struct run *r, struct mc_err *err)
@@ -485,6 +499,7 @@ int mc_golden_run(struct mc_golden *g, struct mc_err *err)
         int (*check)(struct run *r, const char *file, struct mc_err *err);
     } kinds[] = {
         {"tokenizer.jsonl", check_tokenizer},
+        {"chat.jsonl", check_chat},
         {"layers.safetensors", check_layers},
         {"logits.safetensors", check_logits},
         {"greedy.json", check_greedy},

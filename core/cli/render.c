@@ -1,7 +1,8 @@
 /* render.c - `mascon render`: the prompt that a conversation becomes, exactly.
  *
  * MODEL's own chat template or a FILE.jinja; the conversation is JSON ({"messages": ...} and
- * whatever else the template reads), from --input or stdin. --tokens prints ids instead.
+ * whatever else the template reads), from --input or stdin. For a MODEL messages are brought
+ * to one spelling first, as serving does; a lone template gets them as they are. --tokens prints ids instead.
  * MASCON_NOW (Unix seconds) pins the template's clock. OWNS nothing afterwards.
  * THREAD: main. */
 #define _GNU_SOURCE
@@ -125,8 +126,8 @@ int mc_cmd_render(int argc, char **argv, const struct mc_lua_half *lua)
     rc = open_template(&j, a.pos[0], &err);
     if (rc == 0)
         rc = read_input(&j, input, &err);
-    if (rc == 0) /* context keys as in the file: nothing is rewritten */
-        rc = lua->render_run(j.render, j.input, true, &j.pieces, &err);
+    if (rc == 0)
+        rc = lua->render_run(j.render, j.input, !j.tok, &j.pieces, &err);
     if (rc == 0 && tokens)
         rc = show_ids(&j, &err);
     else if (rc == 0)

@@ -9,7 +9,7 @@ local messages_ = require "mc.messages"
 local seq = require "mc.seq"
 
 local M = {}
-local compiled, trusted
+local compiled, trusted, call_ids
 
 local function compile()
   local source, bos, eos = host.engine.template()
@@ -24,6 +24,7 @@ local function compile()
       :format(err.message, err.line or "?"))
   end
   compiled, trusted = t, { bos_token = bos, eos_token = eos }
+  call_ids = messages_.call_ids(source)
   return t
 end
 
@@ -38,7 +39,8 @@ function M.pieces(messages, opts)
   local t, err = compiled, nil
   if not t then t, err = compile() end
   if not t then return nil, err end
-  local list, wrong = messages_.prepare(messages, { decode = decode })
+  local list, wrong = messages_.prepare(messages,
+    { decode = decode, call_ids = call_ids })
   if not list then
     return nil, host.error("invalid_value", wrong.message, wrong.param)
   end

@@ -138,6 +138,14 @@ local function prepare_one(m, opts, i)
   return out
 end
 
+--- The form of call ids that a template wants (source: its text), for opts of
+-- prepare: "functions" where it writes Kimi's calls, else nil, ids as they are.
+function M.call_ids(source)
+  if source:find("<|tool_call_argument_begin|>", 1, true) then
+    return "functions"
+  end
+end
+
 --- A copy of messages in one spelling, or nil, {message, param}.
 -- opts.decode(text) parses JSON and returns nil when it cannot; opts.call_ids =
 -- "functions" renames calls to functions.NAME:N.

@@ -7,7 +7,7 @@ local messages = require "mc.messages"
 local template = require "mc.template"
 
 local M = {}
-local compiled, tokens
+local compiled, tokens, call_ids
 
 local function decode(text)
   return (json.decode(text, true))
@@ -18,6 +18,7 @@ function M.open(source, bos, eos, clock)
   local t, err = template.compile(source, { clock = clock })
   if not t then error(("line %s: %s"):format(err.line or "?", err.message), 0) end
   compiled, tokens = t, { bos_token = bos, eos_token = eos }
+  call_ids = messages.call_ids(source)
 end
 
 --- Pieces {text, from_user} of input: {messages, tools, ...}, the template's variables. asis:
@@ -28,7 +29,8 @@ function M.render(input, asis)
     if type(k) == "string" then vars[k] = v end
   end
   if not asis then
-    local list, err = messages.prepare(input.messages, { decode = decode })
+    local list, err = messages.prepare(input.messages,
+      { decode = decode, call_ids = call_ids })
     if not list then error(err.message, 0) end
     vars.messages = list
   end

@@ -71,13 +71,13 @@ local BOS = { ["tiny-llama"] = "<|begin_of_text|>" }
 
 local models, chats = {}, {}
 for _, name in ipairs(MODELS) do
-  local dir = "tests/golden/chat/" .. name .. "/"
+  local dir = "tests/models/" .. name .. "/"
   models[name] = compile(dir .. "chat_template.jinja")
-  chats[name] = json.lines(dir .. "chat.jsonl")
+  chats[name] = json.lines(dir .. "golden/chat.jsonl")
   for i, row in ipairs(chats[name]) do
     row.tokens = { "bos_token", bos_token = BOS[name] }
     row.messages = assert(messages_.prepare(row.messages, {
-      decode = json.decode, call_ids = name == "tiny-kimi" and "functions" or nil,
+      decode = json.decode, call_ids = messages_.call_ids(read(dir .. "chat_template.jinja")),
     }))
     tap.test(("template_renders_golden_chat %s %d"):format(name, i), function()
       local pieces, err = models[name]:render(variables(row), trusted(row))

@@ -210,10 +210,11 @@ local function corpus()
     if i > 1 then out[#out + 1] = row.template end
   end
   for _, name in ipairs {
-    "styles/llama3_tools.jinja", "styles/mistral.jinja", "styles/qwen_think.jinja", "styles/harmony.jinja",
-    "styles/gemma.jinja", "tiny-kimi/chat_template.jinja", "tiny-glm/chat_template.jinja",
+    "golden/chat/styles/llama3_tools", "golden/chat/styles/mistral", "golden/chat/styles/qwen_think",
+    "golden/chat/styles/harmony", "golden/chat/styles/gemma", "models/tiny-kimi/chat_template",
+    "models/tiny-glm/chat_template",
   } do
-    out[#out + 1] = assert(io.open("tests/golden/chat/" .. name)):read("*a")
+    out[#out + 1] = assert(io.open("tests/" .. name .. ".jinja")):read("*a")
   end
   return out
 end

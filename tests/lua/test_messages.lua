@@ -25,10 +25,11 @@ end
 
 local TEMPLATES = {}
 for _, name in ipairs {
-  "tiny-glm/chat_template", "tiny-kimi/chat_template", "tiny-llama/chat_template", "tiny-qwen3-moe/chat_template",
-  "styles/qwen_think", "styles/llama3_tools", "styles/harmony", "styles/deepseek",
+  "models/tiny-glm/chat_template", "models/tiny-kimi/chat_template", "models/tiny-llama/chat_template",
+  "models/tiny-qwen3-moe/chat_template", "golden/chat/styles/qwen_think", "golden/chat/styles/llama3_tools",
+  "golden/chat/styles/harmony", "golden/chat/styles/deepseek",
 } do
-  TEMPLATES[name] = assert(template.compile(read("tests/golden/chat/" .. name .. ".jinja"),
+  TEMPLATES[name] = assert(template.compile(read("tests/" .. name .. ".jinja"),
                                             { clock = function() return 0 end }))
 end
 
@@ -111,6 +112,21 @@ tap.test("messages_calls_are_numbered_for_kimi", function()
   tap.equal(made[3].tool_calls[1].id, "functions.f:2")
   tap.equal(made[4].tool_call_id, "functions.f:2")
   tap.equal(made[5].tool_call_id, "unknown")
+end)
+
+tap.test("messages_call_ids_are_told_by_the_template", function()
+  for name in pairs(TEMPLATES) do
+    tap.equal(messages.call_ids(read("tests/" .. name .. ".jinja")),
+              name:find("kimi") and "functions" or nil, name)
+  end
+end)
+
+tap.test("messages_numbered_once_stay_as_they_are", function()
+  local once = assert(prepare(HISTORY:format('""', "{}", '"21"', '"ok"', "null"), { call_ids = "functions" }))
+  local again = assert(messages.prepare(once, { decode = decode, call_ids = "functions" }))
+  tap.equal(once[2].tool_calls[1].id, "functions.get_weather:0")
+  tap.equal(again[2].tool_calls[1].id, once[2].tool_calls[1].id)
+  tap.equal(again[3].tool_call_id, once[2].tool_calls[1].id)
 end)
 
 tap.test("messages_given_are_left_as_they_are", function()
