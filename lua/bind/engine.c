@@ -8,7 +8,7 @@
 
 enum { ARGS_MAX = 4 };
 
-/* verb(name, ...) -> what the verb answers; nil, error */
+/* verb(name, ...) -> what the verb answers, in plain tables; nil, error */
 static int l_verb(lua_State *L)
 {
     const char *name = luaL_checkstring(L, 1);
@@ -29,7 +29,7 @@ static int l_verb(lua_State *L)
     json_decref(args);
     if (rc < 0)
         return mc_bind_fail(L, &err);
-    mc_json_push_new(L, out);
+    mc_json_push_new(L, out, MC_JSON_PLAIN);
     return 1;
 }
 

@@ -175,7 +175,7 @@ static void push_server(lua_State *L)
 
 static void push_config(lua_State *L)
 {
-    mc_json_push(L, mc_tvm_of(L)->server->config, false);
+    mc_json_push(L, mc_tvm_of(L)->server->config, MC_JSON_PLAIN);
 }
 
 void mc_bind_host(lua_State *L, struct mc_generation *g)

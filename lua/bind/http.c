@@ -135,7 +135,7 @@ static int l_json(lua_State *L)
     r->body = mc_json_read(n ? s : "", n, &err);
     if (!r->body)
         return mc_bind_fail(L, &err);
-    mc_json_push(L, r->body, true);
+    mc_json_push(L, r->body, MC_JSON_EXACT);
     json_decref(r->body);
     r->body = NULL;
     return 1;

@@ -72,7 +72,7 @@ static void push_marked_number(lua_State *L, double value, const char *text)
     lua_setmetatable(L, -2);
 }
 
-static void push_number(lua_State *L, const json_t *v, bool exact)
+static void push_number(lua_State *L, const json_t *v, enum mc_json_shape shape)
 {
     double d = json_number_value(v);
     char text[40];
@@ -80,7 +80,7 @@ static void push_number(lua_State *L, const json_t *v, bool exact)
     if (json_is_integer(v) && fabs(d) >= EXACT) {
         snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
         push_marked_number(L, d, text);
-    } else if (json_is_real(v) && exact && d == floor(d) && fabs(d) < 1e16) {
+    } else if (json_is_real(v) && shape == MC_JSON_EXACT && d == floor(d) && fabs(d) < 1e16) {
         snprintf(text, sizeof text, "%.1f", d);
         push_marked_number(L, d, text);
     } else {
@@ -88,20 +88,20 @@ static void push_number(lua_State *L, const json_t *v, bool exact)
     }
 }
 
-static void push_array(lua_State *L, const json_t *v, bool exact)
+static void push_array(lua_State *L, const json_t *v, enum mc_json_shape shape)
 {
     size_t n = json_array_size(v), i;
 
     lua_createtable(L, (int)n, 0);
     for (i = 0; i < n; i++) {
-        mc_json_push(L, json_array_get(v, i), exact);
+        mc_json_push(L, json_array_get(v, i), shape);
         lua_rawseti(L, -2, (int)i + 1);
     }
     push_mark(L, &MARK_ARRAY);
     lua_setmetatable(L, -2);
 }
 
-static void push_object(lua_State *L, const json_t *v, bool exact)
+static void push_object(lua_State *L, const json_t *v, enum mc_json_shape shape)
 {
     int n = (int)json_object_size(v), i = 0;
     const char *key;
@@ -112,22 +112,41 @@ static void push_object(lua_State *L, const json_t *v, bool exact)
         lua_pushstring(L, key);
         lua_pushvalue(L, -1);
         lua_rawseti(L, -3, ++i);
-        mc_json_push(L, item, exact);
+        mc_json_push(L, item, shape);
         lua_rawset(L, -3);
     }
     push_mark(L, &MARK_MAP);
     lua_setmetatable(L, -2);
 }
 
-void mc_json_push(lua_State *L, const json_t *v, bool exact)
+static void push_plain(lua_State *L, const json_t *v)
+{
+    const char *key;
+    json_t *item;
+
+    lua_createtable(L, 0, (int)json_object_size(v));
+    json_object_foreach((json_t *)v, key, item) {
+        if (json_is_null(item))
+            continue;
+        mc_json_push(L, item, MC_JSON_PLAIN);
+        lua_setfield(L, -2, key);
+    }
+}
+
+void mc_json_push(lua_State *L, const json_t *v, enum mc_json_shape shape)
 {
     luaL_checkstack(L, 8, "JSON nested too deep");
     switch (v ? json_typeof(v) : JSON_NULL) {
-    case JSON_OBJECT: push_object(L, v, exact); break;
-    case JSON_ARRAY: push_array(L, v, exact); break;
+    case JSON_OBJECT:
+        if (shape == MC_JSON_PLAIN)
+            push_plain(L, v);
+        else
+            push_object(L, v, shape);
+        break;
+    case JSON_ARRAY: push_array(L, v, shape); break;
     case JSON_STRING: lua_pushlstring(L, json_string_value(v), json_string_length(v)); break;
     case JSON_INTEGER:
-    case JSON_REAL: push_number(L, v, exact); break;
+    case JSON_REAL: push_number(L, v, shape); break;
     case JSON_TRUE: lua_pushboolean(L, 1); break;
     case JSON_FALSE: lua_pushboolean(L, 0); break;
     case JSON_NULL: push_mark(L, &MARK_NULL); break;
@@ -135,12 +154,12 @@ void mc_json_push(lua_State *L, const json_t *v, bool exact)
 }
 
 /* A box that can't be made costs one leak: the VM's memory is used up then. */
-void mc_json_push_new(lua_State *L, json_t *v)
+void mc_json_push_new(lua_State *L, json_t *v, enum mc_json_shape shape)
 {
     struct box *b = push_box(L);
 
     b->v = v;
-    mc_json_push(L, v, false);
+    mc_json_push(L, v, shape);
     empty_box(b);
     lua_remove(L, -2);
 }
@@ -155,7 +174,7 @@ void mc_json_push_buffer(lua_State *L, char *s, size_t n)
     lua_remove(L, -2);
 }
 
-int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
+int mc_json_push_text(lua_State *L, const char *text, size_t n, enum mc_json_shape shape,
                       struct mc_err *err)
 {
     struct box *b = push_box(L);
@@ -165,7 +184,7 @@ int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
         lua_pop(L, 1);
         return err->code;
     }
-    mc_json_push(L, b->v, exact);
+    mc_json_push(L, b->v, shape);
     empty_box(b);
     lua_remove(L, -2);
     return 0;
@@ -444,7 +463,8 @@ static int l_decode(lua_State *L)
     const char *s = luaL_checklstring(L, 1, &n);
     struct mc_err err;
 
-    if (mc_json_push_text(L, s, n, lua_toboolean(L, 2), &err) < 0)
+    if (mc_json_push_text(L, s, n, lua_toboolean(L, 2) ? MC_JSON_EXACT : MC_JSON_ORDERED,
+                          &err) < 0)
         return mc_bind_fail(L, &err);
     return 1;
 }

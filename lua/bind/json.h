@@ -17,15 +17,20 @@ void mc_bind_json_init(lua_State *L);
 /* Pushes the mc.json table. */
 void mc_bind_json(lua_State *L);
 
-/* Pushes v, borrowed; v must hang where an error cannot leak it, since this may raise.
- * exact: 1.0 arrives as a data.NUMBER, so that it prints back as written. */
-void mc_json_push(lua_State *L, const json_t *v, bool exact);
+enum mc_json_shape {
+    MC_JSON_ORDERED, /* as data.lua says */
+    MC_JSON_EXACT,   /* and 1.0 is a data.NUMBER, so that it prints back as written */
+    MC_JSON_PLAIN,   /* objects as Lua's own tables: no order, a field that is null is nil */
+};
+
+/* Pushes v, borrowed; v must hang where an error cannot leak it, since this may raise. */
+void mc_json_push(lua_State *L, const json_t *v, enum mc_json_shape shape);
 /* The same for a reference that the call takes over. */
-void mc_json_push_new(lua_State *L, json_t *v);
+void mc_json_push_new(lua_State *L, json_t *v, enum mc_json_shape shape);
 /* Pushes a string of n malloced bytes, which it frees. */
 void mc_json_push_buffer(lua_State *L, char *s, size_t n);
 /* Parses and pushes; on failure nothing is pushed and the code returned. */
-int mc_json_push_text(lua_State *L, const char *text, size_t n, bool exact,
+int mc_json_push_text(lua_State *L, const char *text, size_t n, enum mc_json_shape shape,
                       struct mc_err *err);
 
 /* The value at idx as a new reference; NULL with err when it cannot be JSON (a function, a

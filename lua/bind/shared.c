@@ -138,7 +138,7 @@ static int l_unpack(lua_State *L)
     luaL_argcheck(L, n <= PACK_MAX, 1, "over 32 MiB");
     if (mc_wire_read(s, n, true, &v, &err) < 0)
         return mc_bind_fail(L, &err);
-    mc_json_push_new(L, v);
+    mc_json_push_new(L, v, MC_JSON_ORDERED);
     return 1;
 }
 

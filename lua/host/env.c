@@ -77,17 +77,50 @@ static int refuse_unknown(lua_State *L)
     return luaL_error(L, "'%s' is not defined for scripts", key);
 }
 
+static const char FROZEN; /* its address: the key that marks a proxy's metatable */
+
+static int next_frozen(lua_State *L)
+{
+    lua_settop(L, 2);
+    return lua_next(L, lua_upvalueindex(1)) ? 2 : 0;
+}
+
+/* pairs for VMs that interpret: what a proxy stands for, without handing it out. */
+static int pairs_too(lua_State *L)
+{
+    luaL_checkany(L, 1);
+    lua_settop(L, 1);
+    if (lua_getmetatable(L, 1)) {
+        lua_pushlightuserdata(L, (void *)&FROZEN);
+        lua_rawget(L, -2);
+        if (lua_istable(L, -1)) {
+            lua_pushcclosure(L, next_frozen, 1);
+            lua_pushvalue(L, 1);
+            lua_pushnil(L);
+            return 3;
+        }
+        lua_settop(L, 1);
+    }
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_insert(L, 1);
+    lua_call(L, 1, LUA_MULTRET);
+    return lua_gettop(L);
+}
+
 /* [table] -> [empty table that reads from it]; on_write NULL: it keeps what is written */
 static void push_proxy(lua_State *L, lua_CFunction on_write, const char *name)
 {
     lua_newtable(L);
-    lua_createtable(L, 0, 3);
+    lua_createtable(L, 0, 4);
     lua_pushvalue(L, -3);
     lua_setfield(L, -2, "__index");
     if (on_write) {
         lua_pushstring(L, name);
         lua_pushcclosure(L, on_write, 1);
         lua_setfield(L, -2, "__newindex");
+        lua_pushlightuserdata(L, (void *)&FROZEN);
+        lua_pushvalue(L, -4);
+        lua_rawset(L, -3);
     }
     lua_pushboolean(L, 0);
     lua_setfield(L, -2, "__metatable");
@@ -190,6 +223,11 @@ void mc_env_push(lua_State *L, enum mc_env_mode mode)
                       lists[i].names);
     lua_pushcfunction(L, count_only);
     lua_setfield(L, to, "collectgarbage");
+    if (mode != MC_ENV_STEP) { /* there compiled code walks tables itself */
+        lua_getfield(L, to, "pairs");
+        lua_pushcclosure(L, pairs_too, 1);
+        lua_setfield(L, to, "pairs");
+    }
     freeze_libraries(L, to);
     lua_remove(L, host);
     if (mode == MC_ENV_REPL) { /* names of the session's own fall through to nil */

@@ -64,7 +64,7 @@ static int run_render(lua_State *L)
 
     mc_vm_push_module(L, "mc.render");
     lua_getfield(L, -1, "render");
-    mc_json_push(L, c->input, true);
+    mc_json_push(L, c->input, MC_JSON_EXACT);
     lua_pushboolean(L, c->asis);
     lua_call(L, 2, 1);
     c->pieces = mc_json_pull(L, -1, &c->err);

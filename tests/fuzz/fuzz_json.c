@@ -29,7 +29,7 @@ static int round_trip(lua_State *L)
     struct mc_err err;
     json_t *was, *is;
 
-    if (mc_json_push_text(L, in->text, in->n, true, &err) < 0)
+    if (mc_json_push_text(L, in->text, in->n, MC_JSON_EXACT, &err) < 0)
         return 0;
     is = mc_json_pull(L, -1, &err);
     was = mc_json_read(in->text, in->n, &err);
