@@ -488,7 +488,7 @@ static inline int64_t mc_part_row(int32_t t, int32_t cap_decode, int32_t n_part)
 }
 
 /* attn_merge: folds parts left to right (decode rows: 0..pos/MC_SPLIT, below n_part;
- * prefill rows: part 0), normalises, writes act ([T, h*d]), or out when it is given; zeros
+ * prefill rows: part 0), normalises, writes act ([T, h*d]), or out if that is given; zeros
  * where no position was seen. */
 struct mc_attn_merge_p {
     struct mc_rows rows;
@@ -511,7 +511,7 @@ struct mc_mla_prep_p {
     const void *q_a, *kv_a;        /* [T,q_lora] or NULL, [T,c+r]; row type */
     const float *q_norm, *kv_norm; /* [q_lora], [c] */
     float eps;
-    struct mc_rope rope; /* dim r */
+    struct mc_rope rope; /* dim r, off 0: the key's own */
     struct mc_act act;   /* [T,q_lora]; x NULL: not wanted */
     void *norm_out;      /* [T,q_lora] row type, or NULL */
 };

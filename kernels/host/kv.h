@@ -1,7 +1,9 @@
 /* kv.h - where things lie in the page pool; shared by every body that reads or writes it.
  *
- * A page of a layer: K [hk][MC_PAGE][d], V the same, then for MC_KV_FP8 f32 scales
- * K [hk][MC_PAGE], V [hk][MC_PAGE]. */
+ * A page of a layer, GQA: K [hk][MC_PAGE][d], V the same, then for MC_KV_FP8 f32 scales
+ * K [hk][MC_PAGE], V [hk][MC_PAGE]. MLA: tokens one after the other, each its latent, for
+ * MC_KV_FP8_656 the latent's scales, and its rotated key. A page of an index: the keys of
+ * its tokens, then (but in an f32 pool) their f32 scales. */
 #ifndef MC_HOST_KV_H
 #define MC_HOST_KV_H
 
@@ -38,7 +40,45 @@ static inline float *mc_kv_scale(const struct mc_kv *kv, uint8_t *page, int v, i
     return s + ((int64_t)v * kv->hk + g) * MC_PAGE + pos % MC_PAGE;
 }
 
-/* NULL, or why a pool can't be used. */
+/* The latent of the token at pos in the page of a layer: c values, for MC_KV_FP8_656 as
+ * many bytes and the scales of each 128, then r values. */
+static inline uint8_t *mc_mla_at(const struct mc_kv *kv, uint8_t *page, int32_t pos)
+{
+    return page + pos % MC_PAGE * mc_mla_token_bytes(kv->layout, kv->c, kv->r);
+}
+
+/* MC_KV_FP8_656 only: the scales and the bf16 key of a token. */
+static inline float *mc_mla_scales(const struct mc_kv *kv, uint8_t *token)
+{
+    return (float *)(token + kv->c);
+}
+
+static inline uint16_t *mc_mla_key(const struct mc_kv *kv, uint8_t *token)
+{
+    int32_t n_scale = (kv->c + MC_SCALE_COLS - 1) / MC_SCALE_COLS;
+
+    return (uint16_t *)(token + kv->c + 4 * n_scale);
+}
+
+/* The page of an index that holds position pos of slot. */
+static inline uint8_t *mc_index_page(const struct mc_kv *kv, int32_t index, int32_t slot,
+                                     int32_t pos)
+{
+    return mc_kv_page(kv, 0, slot, pos) + kv->index_off + index * kv->index_stride;
+}
+
+static inline void *mc_index_key(const struct mc_kv *kv, uint8_t *page, int32_t pos)
+{
+    return page + (int64_t)(pos % MC_PAGE) * kv->index_d * (kv->layout == MC_KV_F32 ? 4 : 1);
+}
+
+/* Not in an f32 pool. */
+static inline float *mc_index_scale(const struct mc_kv *kv, uint8_t *page, int32_t pos)
+{
+    return (float *)(page + (int64_t)MC_PAGE * kv->index_d) + pos % MC_PAGE;
+}
+
+/* NULL, or why a pool of keys and values can't be used. */
 static inline const char *mc_kv_refuse(const struct mc_kv *kv)
 {
     if (kv->layout >= MC_N_GQA_KV)
@@ -51,6 +91,34 @@ static inline const char *mc_kv_refuse(const struct mc_kv *kv)
     if (kv->layout == MC_KV_FP8 && kv->d % 4 != 0)
         return "fp8 KV needs a head dim in multiples of 4";
     return NULL;
+}
+
+/* The same of a pool of latents and, where it has any, indexes. */
+static inline const char *mc_mla_refuse(const struct mc_kv *kv)
+{
+    if (kv->layout >= MC_N_KV || kv->layout == MC_KV_FP8)
+        return "this KV layout is for models with heads of keys and values";
+    if (kv->n_shard > 1)
+        return "tokens sharded over ranks";
+    if (kv->c < 1 || kv->r < 0 || kv->r % 2 != 0)
+        return "no latent, or an odd key beside it";
+    if (kv->layout == MC_KV_FP8_656 && kv->c % 4 != 0)
+        return "fp8 latents with scales need their values in multiples of 4";
+    if (kv->layer_stride < MC_PAGE * mc_mla_token_bytes(kv->layout, kv->c, kv->r) ||
+        kv->page_stride < kv->layer_stride * kv->n_layer)
+        return "the pool's strides are less than a page";
+    if (kv->n_index > 0 && (kv->index_d < 1 ||
+                            kv->index_stride < mc_index_bytes(kv->layout, kv->index_d) ||
+                            kv->index_off < kv->layer_stride * kv->n_layer ||
+                            kv->page_stride < kv->index_off + kv->index_stride * kv->n_index))
+        return "the pool's indexes do not fit behind its layers";
+    return NULL;
+}
+
+/* Whichever kind it is. */
+static inline const char *mc_pool_refuse(const struct mc_kv *kv)
+{
+    return kv->c > 0 ? mc_mla_refuse(kv) : mc_kv_refuse(kv);
 }
 
 #endif

@@ -7,7 +7,7 @@
 
 static int pool_need(const struct mc_kv *kv, const char **why)
 {
-    const char *no = mc_kv_refuse(kv);
+    const char *no = mc_pool_refuse(kv);
 
     return no ? mc_refuse(why, no) : 0;
 }

@@ -25,8 +25,7 @@ const char *mc_ref_act_refuse(uint16_t layout, int32_t k)
     return NULL;
 }
 
-/* The largest magnitude; a NaN stays. */
-static float amax(const float *x, int32_t n)
+float mc_ref_amax(const float *x, int32_t n)
 {
     float m = 0;
     int32_t i;
@@ -41,7 +40,7 @@ static float amax(const float *x, int32_t n)
  * scale that is not finite, which poisons what reads them. */
 static void put_int(const struct mc_act *a, int64_t at, const float *x, float top)
 {
-    float m = amax(x, 32), inv = m >= MC_ACT_TINY && isfinite(m) ? top / m : 0;
+    float m = mc_ref_amax(x, 32), inv = m >= MC_ACT_TINY && isfinite(m) ? top / m : 0;
     int32_t i, sum = 0;
 
     for (i = 0; i < 32; i++) {
@@ -59,7 +58,7 @@ static void put_int(const struct mc_act *a, int64_t at, const float *x, float to
 
 static void put_e4m3(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, const float *x)
 {
-    float m = amax(x, n), s = m / 448;
+    float m = mc_ref_amax(x, n), s = m / 448;
     uint8_t *q = (uint8_t *)a->x + (int64_t)t * a->k + c0;
     int32_t i;
 

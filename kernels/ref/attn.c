@@ -13,15 +13,7 @@
 #include "kernels/host/kv.h"
 #include "kernels/ref/ref.h"
 
-enum {
-    MAX_D = 512,      /* a head's values, on the stack */
-    MAX_COLS = 65536, /* a row's */
-};
-
-static int32_t slot_of(const struct mc_rows *r, int32_t t)
-{
-    return r->slot[r->row_seq[t]];
-}
+enum { MAX_D = 512 /* a head's values, on the stack */ };
 
 /* ---- gqa_prep ------------------------------------------------------------------------ */
 
@@ -44,35 +36,6 @@ static int gqa_prep_need(const struct mc_gqa_prep_p *p, struct mc_need *need,
                 p->rope.off + p->rope.dim > p->kv.d))
         no = "gqa_prep: rotated dims are odd or outside of the head";
     return no ? mc_refuse(why, no) : 0;
-}
-
-static void norm_head(float *x, const float *w, float eps, int32_t d)
-{
-    float sum = 0, r;
-    int32_t i;
-
-    for (i = 0; i < d; i++)
-        sum += x[i] * x[i];
-    r = 1 / sqrtf(sum / (float)d + eps);
-    for (i = 0; i < d; i++)
-        x[i] = x[i] * r * w[i];
-}
-
-static void rope_head(float *x, const struct mc_rope *rope, int32_t pos)
-{
-    int32_t half = rope->dim / 2, i;
-
-    x += rope->off;
-    for (i = 0; i < half; i++) {
-        int32_t a = rope->pair == MC_ROPE_HALVES ? i : 2 * i;
-        int32_t b = rope->pair == MC_ROPE_HALVES ? i + half : 2 * i + 1;
-        float angle = (float)pos * rope->inv_freq[i];
-        float c = cosf(angle) * rope->mul, s = sinf(angle) * rope->mul;
-        float xa = x[a], xb = x[b];
-
-        x[a] = xa * c - xb * s;
-        x[b] = xb * c + xa * s;
-    }
 }
 
 /* Casts one head's d values into the page. */
@@ -104,7 +67,7 @@ static void kv_put(const struct mc_kv *kv, uint8_t *page, int v, int32_t g, int3
 static void prep_row(const struct mc_gqa_prep_p *p, int32_t t)
 {
     const struct mc_kv *kv = &p->kv;
-    int32_t slot = slot_of(&p->rows, t), pos = p->rows.pos[t], d = kv->d, g;
+    int32_t slot = mc_ref_slot(&p->rows, t), pos = p->rows.pos[t], d = kv->d, g;
     float *q = (float *)p->q + (int64_t)t * p->h * d;
     float *k = (float *)p->k + (int64_t)t * kv->hk * d;
     const float *v = (const float *)p->v + (int64_t)t * kv->hk * d;
@@ -112,16 +75,16 @@ static void prep_row(const struct mc_gqa_prep_p *p, int32_t t)
 
     for (g = 0; g < p->h; g++) {
         if (p->q_norm)
-            norm_head(q + g * d, p->q_norm, p->eps, d);
-        rope_head(q + g * d, &p->rope, pos);
+            mc_ref_norm(q + g * d, p->q_norm, p->eps, d, q + g * d);
+        mc_ref_rope(q + g * d, &p->rope, pos);
     }
     if (p->slots[slot].bad)
         return;
     page = mc_kv_page(kv, p->layer, slot, pos);
     for (g = 0; g < kv->hk; g++) {
         if (p->k_norm)
-            norm_head(k + g * d, p->k_norm, p->eps, d);
-        rope_head(k + g * d, &p->rope, pos);
+            mc_ref_norm(k + g * d, p->k_norm, p->eps, d, k + g * d);
+        mc_ref_rope(k + g * d, &p->rope, pos);
         kv_put(kv, page, 0, g, pos, kv->k_scale ? kv->k_scale + p->layer : NULL, k + g * d);
         kv_put(kv, page, 1, g, pos, kv->v_scale ? kv->v_scale + p->layer : NULL, v + g * d);
     }
@@ -157,8 +120,7 @@ static int gqa_attn_need(const struct mc_gqa_attn_p *p, struct mc_need *need,
     return no ? mc_refuse(why, no) : 0;
 }
 
-/* Value i of a head as stored; what the layout's scale is to be multiplied with. */
-static float kv_value(const void *x, uint16_t layout, int32_t i)
+float mc_ref_kv_value(const void *x, uint16_t layout, int32_t i)
 {
     switch (layout) {
     case MC_KV_F32:
@@ -185,7 +147,7 @@ static void attend(const struct mc_gqa_attn_p *p, int32_t slot, int32_t g, const
         float dot = 0;
 
         for (i = 0; i < kv->d; i++)
-            dot += q[i] * kv_value(k, kv->layout, i);
+            dot += q[i] * mc_ref_kv_value(k, kv->layout, i);
         score[j] = dot * (fp8 ? p->scale * *mc_kv_scale(kv, page, 0, g, a + j) : p->scale);
         if (score[j] > max)
             max = score[j];
@@ -200,7 +162,7 @@ static void attend(const struct mc_gqa_attn_p *p, int32_t slot, int32_t g, const
         if (fp8)
             prob *= *mc_kv_scale(kv, page, 1, g, a + j);
         for (i = 0; i < kv->d; i++)
-            o[i] += prob * kv_value(v, kv->layout, i);
+            o[i] += prob * mc_ref_kv_value(v, kv->layout, i);
     }
     ml[0] = max;
     ml[1] = sum;
@@ -209,7 +171,7 @@ static void attend(const struct mc_gqa_attn_p *p, int32_t slot, int32_t g, const
 static void attend_head(const struct mc_gqa_attn_p *p, int32_t t, int32_t head)
 {
     const struct mc_rows *r = &p->rows;
-    int32_t d = p->kv.d, slot = slot_of(r, t), pos = r->pos[t], i;
+    int32_t d = p->kv.d, slot = mc_ref_slot(r, t), pos = r->pos[t], i;
     int32_t from = p->window > 0 && pos >= p->window ? pos - p->window + 1 : 0;
     const float *q = (const float *)p->q + ((int64_t)t * p->h + head) * d;
     bool decode = t < r->live[MC_LIVE_DECODE], bad = p->slots[slot].bad;
@@ -268,10 +230,10 @@ MC_HOST_OP(mc_ref_gqa_attn, gqa_attn, gqa_attn_need, gqa_attn);
 static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need,
                            const char **why)
 {
-    const char *no = mc_ref_act_refuse(p->act.layout, p->act.k);
+    const char *no = p->out ? NULL : mc_ref_act_refuse(p->act.layout, p->act.k);
 
     (void)need;
-    if (!no && (p->act.k != p->h * p->d || p->act.k > MAX_COLS))
+    if (!no && !p->out && (p->act.k != p->h * p->d || p->act.k > MC_REF_MAX_K))
         no = "attn_merge: columns that are not h*d, or more than 65536 of them";
     return no ? mc_refuse(why, no) : 0;
 }
@@ -279,15 +241,17 @@ static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need
 static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct mc_attn_merge_p *p = ctx;
-    float row[MAX_COLS], ml[2], *o;
+    float row[MC_REF_MAX_K], ml[2], *to, *o;
     int64_t t, part;
     int32_t head, i, n;
 
     (void)lane;
     for (t = t0; t < t1; t++) {
+        to = p->out ? (float *)p->out + t * p->h * p->d : row;
         n = t < p->rows.live[MC_LIVE_DECODE] ? p->rows.pos[t] / MC_SPLIT + 1 : 1;
+        n = n < p->n_part ? n : p->n_part;
         for (head = 0; head < p->h; head++) {
-            o = memset(row + (int64_t)head * p->d, 0, (size_t)p->d * sizeof row[0]);
+            o = memset(to + (int64_t)head * p->d, 0, (size_t)p->d * sizeof o[0]);
             ml[0] = -INFINITY;
             ml[1] = 0;
             for (i = 0; i < n; i++) {
@@ -297,7 +261,8 @@ static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
             }
             mc_fold_end(ml, o, p->d);
         }
-        mc_ref_act_put(&p->act, (int32_t)t, 0, p->act.k, row);
+        if (!p->out)
+            mc_ref_act_put(&p->act, (int32_t)t, 0, p->act.k, row);
     }
 }
 

@@ -61,6 +61,10 @@ struct mc_backend *mc_ref_open(const struct mc_backend_opts *o, const char **why
     b->op[MC_OP_gqa_prep] = &mc_ref_gqa_prep;
     b->op[MC_OP_gqa_attn] = &mc_ref_gqa_attn;
     b->op[MC_OP_attn_merge] = &mc_ref_attn_merge;
+    b->op[MC_OP_mla_prep] = &mc_ref_mla_prep;
+    b->op[MC_OP_mla_q] = &mc_ref_mla_q;
+    b->op[MC_OP_mla_attn] = &mc_ref_mla_attn;
+    b->op[MC_OP_mla_out] = &mc_ref_mla_out;
     b->op[MC_OP_route] = &mc_ref_route;
     b->op[MC_OP_moe] = &mc_ref_moe;
     return b;

@@ -31,7 +31,22 @@ const float *mc_ref_act_row(const struct mc_act *a, int32_t t, float *buf);
 /* NULL, or why rows of a can't be multiplied by w. */
 const char *mc_ref_mul_refuse(const struct mc_act *a, const struct mc_w *w);
 
+/* out = x * rsqrt(mean(x^2) + eps) * w; out may be x. */
+void mc_ref_norm(const float *x, const float *w, float eps, int32_t n, float *out);
+/* Rotates a head in place. */
+void mc_ref_rope(float *x, const struct mc_rope *rope, int32_t pos);
+/* The largest magnitude; a NaN stays. */
+float mc_ref_amax(const float *x, int32_t n);
+/* Value i of x as stored in a page, what the layout's scale is to be multiplied with. */
+float mc_ref_kv_value(const void *x, uint16_t kv_layout, int32_t i);
+
+static inline int32_t mc_ref_slot(const struct mc_rows *r, int32_t t)
+{
+    return r->slot[r->row_seq[t]];
+}
+
 extern const struct mc_op mc_ref_pack, mc_ref_embed, mc_ref_join, mc_ref_linear, mc_ref_glu,
-    mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge, mc_ref_route, mc_ref_moe;
+    mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge, mc_ref_route, mc_ref_moe,
+    mc_ref_mla_prep, mc_ref_mla_q, mc_ref_mla_attn, mc_ref_mla_out;
 
 #endif

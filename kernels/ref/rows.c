@@ -1,9 +1,38 @@
-/* rows.c - embed and join: what happens to a whole row of the residual stream.
- * Owns nothing; bodies run on a stream's threads. */
+/* rows.c - embed and join: what happens to a whole row of the residual stream; norm and
+ * rope, which attention shares. Owns nothing; bodies run on a stream's threads. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/ref/ref.h"
+
+void mc_ref_norm(const float *x, const float *w, float eps, int32_t n, float *out)
+{
+    float sum = 0, r;
+    int32_t i;
+
+    for (i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    r = 1 / sqrtf(sum / (float)n + eps);
+    for (i = 0; i < n; i++)
+        out[i] = x[i] * r * w[i];
+}
+
+void mc_ref_rope(float *x, const struct mc_rope *rope, int32_t pos)
+{
+    int32_t half = rope->dim / 2, i;
+
+    x += rope->off;
+    for (i = 0; i < half; i++) {
+        int32_t a = rope->pair == MC_ROPE_HALVES ? i : 2 * i;
+        int32_t b = rope->pair == MC_ROPE_HALVES ? i + half : 2 * i + 1;
+        float angle = (float)pos * rope->inv_freq[i];
+        float c = cosf(angle) * rope->mul, s = sinf(angle) * rope->mul;
+        float xa = x[a], xb = x[b];
+
+        x[a] = xa * c - xb * s;
+        x[b] = xb * c + xa * s;
+    }
+}
 
 /* ---- embed --------------------------------------------------------------------------- */
 
