@@ -23,4 +23,15 @@ function S.pick(c, seq) -- c.n <= 32, sorted, 1-based
   return c:draw() -- the sequence's own seeded draw
 end
 
+function S.tests(t)
+  t.it("ends a sentence past 60 tokens, when a stop is among the candidates", function()
+    local list = {}
+    for id = 0, 63 do list[#list + 1] = { id = id } end
+    list.drawn = 5
+    t.expect(t.pick(list, { done = 10 })):is(5)
+    local id = t.pick(list, { done = 61 })
+    t.expect(id == 5 or stop:has(id)):is(true)
+  end)
+end
+
 return S

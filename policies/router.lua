@@ -13,4 +13,11 @@ function R.route(req)
   return { lane = 0 }
 end
 
+function R.tests(t)
+  t.it("puts work that can wait into lane 1", function()
+    t.expect(t.route { headers = { ["x-batch"] = "1" } }):is { lane = 1, priority = -1 }
+    t.expect(t.route {}):is { lane = 0 }
+  end)
+end
+
 return R

@@ -14,4 +14,11 @@ function S.chain(seq, want)
   return want
 end
 
+function S.tests(t)
+  t.it("changes nothing that was asked for", function()
+    local got = t.chain { want = { temperature = 0.25, top_k = 40, min_tokens = 3 } }
+    t.expect({ got.temperature, got.top_k, got.min_tokens, got.top_p }):is { 0.25, 40, 3, 1 }
+  end)
+end
+
 return S

@@ -19,4 +19,27 @@ function P.plan(view, plan)
   end
 end
 
+function P.tests(t)
+  local function two(served)
+    return t.view { tok_cap = 64, lanes = { { id = 0, served = served[1], weight = 1 },
+      { id = 1, served = served[2], weight = 2 } },
+      rows = { { lane = 0, n_prompt = 500 }, { lane = 1, n_prompt = 500 } } }
+  end
+
+  t.it("reads the prompt of the lane that is owed more", function()
+    t.expect(t.plan(two { 10, 5 })[2].n):is(64)
+    t.expect(t.plan(two { 5, 100 })[1].n):is(64)
+  end)
+  t.it("counts a lane of weight 2 for half of what it was served", function()
+    t.expect(t.plan(two { 60, 100 })[2].n):is(64)
+  end)
+  t.it("lets nothing start in the last twenty-fifth of the pages", function()
+    t.expect(t.plan(t.view { rows = { {} }, pages = 40 }).n):is(0)
+    t.expect(t.plan(t.view { rows = { {} }, pages = 41 }).n):is(1)
+  end)
+  t.it("gets through any view", function()
+    t.random(20, function(rnd) t.plan(t.random_view(rnd)) end)
+  end)
+end
+
 return P

@@ -53,10 +53,7 @@ end
 -- oldest stays, so that something always ends.
 function P.evict(view, need)
   local oldest
-  for _, row in view:running("arrival") do
-    oldest = row
-    break
-  end
+  for _, row in view:running("arrival") do oldest = oldest or row end
   for _, row in view:running("youngest") do
     if need <= 0 then return end
     if row ~= oldest and row.p_own > 0 then
@@ -64,6 +61,52 @@ function P.evict(view, need)
       need = need - now - soon
     end
   end
+end
+
+--- `mascon policy test scheduler.lua` runs these; so does every reload. t.view fills in what
+-- it is not told; t.plan answers with what was planned for each row: {what, n, why}.
+function P.tests(t)
+  local function rows(n, row, list)
+    list = list or {}
+    for _ = 1, n do list[#list + 1] = row end
+    return list
+  end
+  local decode, waits = { state = "decode" }, { state = "waiting", n_prompt = 100 }
+
+  t.it("gives everyone who generates a token before a prompt is read", function()
+    local p = t.plan(t.view { rows = rows(3, waits, rows(5, decode)), tok_cap = 6 })
+    for i = 1, 5 do t.expect(p[i].what):is("run") end
+    t.expect(p[6].n):is(math.min(1, chunk))
+    t.expect(p[7]):is { what = "hold", why = FULL }
+  end)
+  t.it("starts nobody before one who came earlier and does not fit", function()
+    local big = { state = "waiting", n_prompt = 1000 }
+    local p = t.plan(t.view { rows = rows(2, waits, rows(1, big, rows(1, decode))), pages = 5 })
+    t.expect(p[2]):is { what = "hold", why = NO_PAGES }
+    t.expect(p[3].what):is("hold")
+  end)
+  t.it("starts nobody while one who was preempted can't come back", function()
+    local p = t.plan(t.view { pages = 3,
+      rows = { decode, { state = "paused", n_prompt = 400 }, waits } })
+    t.expect(p[2]):is(nil)
+    t.expect(p[3]):is { what = "hold", why = NO_PAGES }
+  end)
+  t.it("takes pages from the youngest and never from the oldest", function()
+    local v = t.view { rows = rows(3, decode), pages = 0 }
+    t.expect(t.evict(v, 1).order):is { 3 }
+    t.expect(t.evict(v, 99).order):is { 3, 2 }
+    t.expect(t.evict(v, 1)[3].what):is("drop")
+  end)
+  t.it("runs something whenever something can run", function()
+    t.random(30, function(rnd)
+      local v = t.random_view(rnd)
+      local p, can = t.plan(v), false
+      for _, r in ipairs(v.rows) do
+        can = can or (r.state == "decode" and r.p_step <= v.pages)
+      end
+      if can then t.expect(p.n):between(1, #v.rows) end
+    end)
+  end)
 end
 
 return P

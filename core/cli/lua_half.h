@@ -26,6 +26,11 @@ struct mc_lua_half {
     /* Tries policies (a directory or one file) without a server: what was tried, or file, line
      * and reason. */
     int (*check)(const char *path, json_t **out, struct mc_err *err);
+    /* Runs their tests: an array of {file, name, ok, error}. */
+    int (*test)(const char *path, json_t **out, struct mc_err *err);
+    /* The i-th file that a policy directory starts with; its name there, NULL past the last.
+     * Constant. */
+    const char *(*starter)(int i, const char **text, size_t *n);
     /* A chat template in a VM of its own, for commands that serve nothing; see
      * lua/host/render.h. One thread at a time. */
     int (*render_open)(const char *text, size_t n, const char *bos, const char *eos,

@@ -1,16 +1,20 @@
-/* policy.c - `mascon policy WORD`: what runs, files tried, differences.
+/* policy.c - `mascon policy WORD`: what runs, files tried and tested, differences, a start.
  *
  * list and diff ask the server. check asks it too, since it has the model's vocabulary and
  * the step that runs now; where none answers the files are tried in this process. OWNS
  * nothing after it returns. THREAD: main. */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/cli/cli.h"
 #include "core/cli/client.h"
 #include "core/cli/lua_half.h"
+
+#define USAGE "[list | check [PATH] | diff [FROM [TO]] | test [PATH] | init DIR]"
 
 struct cmd {
     struct mc_args args;
@@ -80,6 +84,90 @@ static int do_diff(struct cmd *c)
     return rc < 0 ? mc_cli_fail(&err) : 0;
 }
 
+/* Lines as TAP has them; a failure's reason under its line. */
+static int do_test(struct cmd *c)
+{
+    const char *given = c->args.n_pos > 1 ? c->args.pos[1] : ".";
+    char path[PATH_MAX];
+    json_t *out = NULL, *row;
+    struct mc_err err = {0};
+    int failed = 0;
+    size_t i;
+
+    if (c->lua->test(realpath(given, path) ? path : given, &out, &err) < 0)
+        return mc_cli_fail(&err);
+    json_array_foreach(out, i, row) {
+        bool ok = json_is_true(json_object_get(row, "ok"));
+
+        failed += !ok;
+        if (c->json)
+            continue;
+        printf("%s %zu - %s: %s\n", ok ? "ok" : "not ok", i + 1,
+               json_string_value(json_object_get(row, "file")),
+               json_string_value(json_object_get(row, "name")));
+        if (!ok)
+            printf("    %s\n", json_string_value(json_object_get(row, "error")));
+    }
+    if (c->json)
+        mc_cli_show(out, true);
+    else
+        printf("%zu passed, %d failed\n", i - (size_t)failed, failed);
+    json_decref(out);
+    return failed > 0;
+}
+
+/* Writes one file of a new directory; one that is there stays as it is. */
+static int put_file(const char *dir, const char *name, const char *text, size_t n)
+{
+    char path[PATH_MAX], *slash;
+    FILE *f;
+    bool bad;
+
+    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
+        return errno = ENAMETOOLONG, -1;
+    slash = strrchr(path, '/');
+    *slash = 0;
+    if (mkdir(path, 0755) < 0 && errno != EEXIST)
+        return -1;
+    *slash = '/';
+    f = fopen(path, "wx");
+    if (!f)
+        return -1;
+    bad = fwrite(text, 1, n, f) != n;
+    bad |= fclose(f) != 0;
+    return bad ? -1 : 0;
+}
+
+static int do_init(struct cmd *c)
+{
+    const char *dir = c->args.n_pos > 1 ? c->args.pos[1] : NULL, *name, *text;
+    int made = 0, kept = 0;
+    size_t n;
+
+    if (!dir) {
+        fprintf(stderr, "mascon: policy init: which directory?\n");
+        return 2;
+    }
+    if (mkdir(dir, 0755) < 0 && errno != EEXIST) {
+        fprintf(stderr, "mascon: %s: %s\n", dir, strerror(errno));
+        return 1;
+    }
+    for (int i = 0; (name = c->lua->starter(i, &text, &n)); i++) {
+        if (put_file(dir, name, text, n) == 0) {
+            made++;
+        } else if (errno == EEXIST) {
+            kept++;
+        } else {
+            fprintf(stderr, "mascon: %s/%s: %s\n", dir, name, strerror(errno));
+            return 1;
+        }
+    }
+    printf("%s: %d files written%s\n  try them    mascon policy check %s\n"
+           "  serve them  mascon serve MODEL --policies %s\n", dir, made,
+           kept ? ", those that were there stay as they were" : "", dir, dir);
+    return 0;
+}
+
 static const struct word {
     const char *name;
     int max; /* arguments */
@@ -88,6 +176,8 @@ static const struct word {
     {"list", 0, do_list},
     {"check", 1, do_check},
     {"diff", 2, do_diff},
+    {"test", 1, do_test},
+    {"init", 1, do_init},
     {0},
 };
 
@@ -112,9 +202,8 @@ int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua)
     const struct word *w = words;
     int rc;
 
-    c.args = (struct mc_args){.word = "policy", .usage = "[list | check [PATH] | diff [FROM "
-                              "[TO]]]", .who = MC_FOR_SOCK, .flags = flags, .max = 3,
-                              .set = &c.set};
+    c.args = (struct mc_args){.word = "policy", .usage = USAGE, .who = MC_FOR_SOCK,
+                              .flags = flags, .max = 3, .set = &c.set};
     rc = mc_args_parse(&c.args, argc, argv, lua);
     if (rc >= 0)
         return rc;

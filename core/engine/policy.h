@@ -87,6 +87,10 @@ static inline int32_t mc_view_ordered(const struct mc_step_view *v, int32_t orde
     return order < v->n_order ? mc_view_order(v, order)[i] : i;
 }
 
+/* Fills the orders of a block whose rows (in order of arrival) and lanes are there; each
+ * row's lane is one of them. */
+void mc_view_sort(struct mc_step_view *v);
+
 static inline bool mc_row_runs(const struct mc_row *r)
 {
     return r->state == MC_STATE_PREFILL || r->state == MC_STATE_DECODE;

@@ -132,7 +132,7 @@ static int compare(const void *a, const void *b, void *ctx)
     return x < y ? -1 : x > y ? 1 : i - j;
 }
 
-static void fill_orders(struct mc_step_view *v)
+void mc_view_sort(struct mc_step_view *v)
 {
     struct sort s = {.row = mc_view_row(v, 0), .lane = mc_view_lane(v, 0)};
     int32_t *out = (int32_t *)((char *)v + v->off_order);
@@ -223,7 +223,7 @@ void mc_view_build(struct mc_engine *e)
         count_row(&lane[row[i].lane], &row[i]);
         count_row(&tenant[row[i].tenant], &row[i]);
     }
-    fill_orders(v);
+    mc_view_sort(v);
 }
 
 void mc_view_read_back(struct mc_engine *e)

@@ -207,6 +207,8 @@ void mc_bind_host(lua_State *L, struct mc_generation *g)
     add(L, "server", push_server);
     mc_vm_push_choice(L, &g->only);
     lua_setfield(L, -2, "only");
+    mc_vm_push_tested(L, g);
+    lua_setfield(L, -2, "tested");
     lua_pushstring(L, mc_vm_of(L)->mode == MC_ENV_REPL ? "repl" : "edge");
     lua_setfield(L, -2, "mode");
     mc_vm_set_module(L, "mc.host");

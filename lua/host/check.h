@@ -15,6 +15,7 @@ struct mc_check {
     /* The edge half, as in struct mc_policies_opts; may be NULL. */
     int (*edge)(void *self, struct mc_generation *g, struct mc_err *err);
     void *self;
+    json_t *tests; /* not NULL: only tests are run, all of them, and noted here */
 };
 
 /* *out: {ok, path, hooks, files, views, plan_us, plan_us_worst}, a new reference. On failure
@@ -24,5 +25,9 @@ int mc_check_run(const struct mc_check *c, json_t **out, struct mc_err *err);
 /* mc_check_run without a server: the routes' and routers' files run in an edge VM that has
  * no model. */
 int mc_check_alone(const char *path, json_t **out, struct mc_err *err);
+
+/* Runs the tests of a directory's files, or of one file. *out: an array of {file, name, ok,
+ * error}. Fails when the files can't be loaded; a failed test is no failure. */
+int mc_test_alone(const char *path, json_t **out, struct mc_err *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* dryrun.c - the scenes that every policy must get through.
+/* dryrun.c - every hook is called on the scenes of scene.c and on what was recorded.
  *
  * Owns nothing. THREAD: the builder's. */
 #include "lua/host/dryrun.h"
@@ -8,92 +8,9 @@
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "lua/host/scene.h"
 
-enum { MAX_ROW = 128, MAX_LANE = 2, PAGE = 64, N_PAGE = 1000, ROUNDS = 16 };
-
-struct scene {
-    const char *name;
-    int decode, prefill, waiting, paused; /* rows */
-    int lanes;
-    int free; /* pages */
-    int tokens, rows; /* budget */
-};
-
-static const struct scene scenes[] = {
-    {"nothing to do", 0, 0, 0, 0, 1, N_PAGE, 256, 64},
-    {"one row waiting", 0, 0, 1, 0, 1, N_PAGE, 256, 64},
-    {"one row decoding", 1, 0, 0, 0, 1, N_PAGE, 256, 64},
-    {"a half-read prompt", 3, 2, 0, 0, 1, N_PAGE, 256, 64},
-    {"only running rows", 64, 0, 0, 0, 1, N_PAGE, 256, 64},
-    {"no pages left", 16, 1, 8, 2, 2, 0, 256, 64},
-    {"few pages left", 16, 1, 8, 4, 2, 3, 256, 64},
-    {"a full step", 48, 2, 8, 2, 2, N_PAGE, 8, 4},
-    {"many waiting in two lanes", 32, 1, 90, 3, 2, N_PAGE, 512, 64},
-    {"no lanes", 2, 1, 4, 1, 0, N_PAGE, 256, 64},
-};
-
-/* One block as the engine lays it out. */
-struct block {
-    struct mc_step_view view;
-    struct mc_row row[MAX_ROW];
-    struct mc_party lane[MAX_LANE], tenant[1];
-    int32_t order[MC_N_ORDER][MAX_ROW];
-};
-
-static struct mc_row make_row(const struct scene *sc, int i)
-{
-    int started = sc->decode + sc->prefill;
-    struct mc_row r = {
-        .seq = (uint32_t)i + 1, .gen = 1, .n_prompt = 100 + 10 * i, .n_max = 128,
-        .lane = sc->lanes ? (uint32_t)(i % sc->lanes) : 0, .priority = (int16_t)(i % 3),
-        .t_arrive = 10 + i * 0.25, .n_guess = 64, .us_swap = 100, .us_redo = 200,
-    };
-
-    if (i < sc->decode) {
-        r.state = MC_STATE_DECODE;
-        r.n_gen = i % 7 + 1;
-        r.n_ctx = r.n_prompt + r.n_gen;
-        r.p_step = r.n_ctx % PAGE == 0;
-    } else if (i < started) {
-        r.state = MC_STATE_PREFILL;
-        r.n_ctx = PAGE;
-        r.n_left = r.n_prompt - PAGE;
-    } else if (i < started + sc->paused) {
-        r.state = MC_STATE_PAUSED;
-        r.p_host = r.p_step = (r.n_prompt + PAGE - 1) / PAGE;
-    } else {
-        r.state = MC_STATE_WAITING;
-        r.n_hit = i % 4 == 0 ? PAGE : 0;
-        r.n_left = r.n_prompt - r.n_hit;
-    }
-    r.p_held = r.p_own = (r.n_ctx + PAGE - 1) / PAGE;
-    return r;
-}
-
-static void make_block(struct block *b, const struct scene *sc)
-{
-    int n = sc->decode + sc->prefill + sc->paused + sc->waiting;
-
-    memset(b, 0, sizeof *b);
-    b->view = (struct mc_step_view){
-        .abi = MC_ABI, .bytes = sizeof *b, .step = 1000, .now = 60, .n_row = n,
-        .n_wait_all = sc->waiting, .n_lane = sc->lanes, .n_tenant = 1, .n_order = MC_N_ORDER,
-        .tok_cap = sc->tokens, .row_cap = sc->rows, .p_tokens = PAGE, .p_total = N_PAGE,
-        .p_free = sc->free / 2, .p_evict = sc->free - sc->free / 2, .p_host_free = 100,
-        .decode = {.us_base = 500, .us_row = 5}, .prefill = {.us_base = 500, .us_tok = 20},
-        .off_row = offsetof(struct block, row), .off_lane = offsetof(struct block, lane),
-        .off_tenant = offsetof(struct block, tenant),
-        .off_order = offsetof(struct block, order),
-    };
-    for (int i = 0; i < n; i++)
-        b->row[i] = make_row(sc, i);
-    for (int i = 0; i < sc->lanes; i++)
-        b->lane[i] = (struct mc_party){.id = (uint32_t)i, .weight = (float)(i + 1),
-                                       .served = 1000 * i};
-    for (int o = 0; o < MC_N_ORDER; o++)
-        for (int i = 0; i < n; i++)
-            (&b->order[0][0])[o * n + i] = o == MC_ORDER_YOUNGEST ? n - 1 - i : i;
-}
+enum { ROUNDS = 16 };
 
 static void note_time(struct mc_tried *t, double seconds)
 {
@@ -102,17 +19,17 @@ static void note_time(struct mc_tried *t, double seconds)
         t->us[t->n_us++ % MC_N_TRIED] = (float)(seconds * 1e6);
 }
 
-static int try_view(struct mc_stepvm *s, const char *what, struct mc_step_view *v,
-                    int32_t tokens, int32_t rows, int32_t pages, struct mc_plan *p,
-                    struct mc_tried *tried, struct mc_err *err)
+static int try_view(struct mc_stepvm *s, const char *what, const struct mc_record *r,
+                    struct mc_plan *p, struct mc_tried *tried, struct mc_err *err)
 {
+    struct mc_step_view *v = r->view;
     double state[MC_N_STATE], t0;
     int rc = 0, answer;
 
     memcpy(state, s->layout[0].start, sizeof state);
     for (enum mc_hook h = MC_HOOK_PLAN; rc >= 0 && h <= MC_HOOK_ADMIT; h++) {
-        *p = (struct mc_plan){.abi = MC_ABI, .cap = MC_PLAN_CAP, .tok_left = tokens,
-                              .row_left = rows, .page_left = pages};
+        *p = (struct mc_plan){.abi = MC_ABI, .cap = MC_PLAN_CAP, .tok_left = r->tok_left,
+                              .row_left = r->row_left, .page_left = r->page_left};
         t0 = mc_now();
         if (!mc_stepvm_has(s, h) || (h == MC_HOOK_ADMIT && v->n_row == 0))
             continue;
@@ -171,7 +88,8 @@ int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_t
               struct mc_err *err)
 {
     static const int done[] = {0, 1, 100}, n_cand[] = {1, 32, MC_CAND_CAP};
-    struct block *b = malloc(sizeof *b);
+    struct mc_scene *b = malloc(sizeof *b);
+    const char *name;
     struct mc_plan *p = malloc(sizeof *p);
     struct mc_tried mine;
     int rc = 0, n;
@@ -182,17 +100,13 @@ int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_t
         rc = mc_fail(err, MC_ENOMEM, "no memory to try a policy");
     for (int round = 0; round < ROUNDS; round++) {
         tried->warm = round >= ROUNDS / 2;
-        for (size_t i = 0; rc >= 0 && i < sizeof scenes / sizeof *scenes; i++) {
-            make_block(b, &scenes[i]);
-            rc = try_view(s, scenes[i].name, &b->view, scenes[i].tokens, scenes[i].rows,
-                          scenes[i].free, p, tried, err);
-        }
+        for (int i = 0; rc >= 0 && (name = mc_scene_make(b, i)); i++)
+            rc = try_view(s, name, &b->record, p, tried, err);
         for (int i = 0; rc >= 0 && i < 9; i++)
             rc = try_sampler(s, done[i % 3], n_cand[i / 3], err);
     }
     if (rc >= 0 && recorded && recorded->bytes > 0)
-        rc = try_view(s, "the last recorded step", recorded->view, recorded->tok_left,
-                      recorded->row_left, recorded->page_left, p, tried, err);
+        rc = try_view(s, "the last recorded step", recorded, p, tried, err);
     n = tried->n_us = tried->n_us < MC_N_TRIED ? tried->n_us : MC_N_TRIED;
     qsort(tried->us, (size_t)n, sizeof *tried->us, by_size);
     free(b);

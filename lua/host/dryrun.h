@@ -8,13 +8,6 @@
 
 #include "lua/host/step.h"
 
-/* A step as the engine showed it: the budget of its plan, and one block. */
-struct mc_record {
-    int32_t tok_left, row_left, page_left;
-    size_t bytes;              /* 0: no step was recorded */
-    struct mc_step_view *view; /* owned by whoever made the record */
-};
-
 enum { MC_N_TRIED = 256 };
 
 /* What a trial saw of plan(). */

@@ -42,6 +42,9 @@ struct mc_generation {
     int n_source;
     struct mc_choice choice[MC_N_SOURCE];
     int n_choice;
+    /* When tests are run for their own sake: told of each, error NULL when it passed. */
+    void (*tested)(void *ctx, const char *file, const char *name, const char *error);
+    void *tested_ctx;
     struct mc_choice only; /* one file that runs as its kind, whatever init.lua names */
 };
 

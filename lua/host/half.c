@@ -4,11 +4,14 @@
  * builder's; the rest as lua_half.h says. */
 #include "lua/host/half.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/log.h"
 #include "lua/host/check.h"
 #include "lua/host/edge.h"
+#include "lua/host/embed.h"
 #include "lua/host/policies.h"
 #include "lua/host/render.h"
 #include "lua/host/repl.h"
@@ -52,6 +55,30 @@ static void on_gone(void *self, struct mc_req *r)
 }
 
 static const struct mc_edge_ops edge_ops = {on_request, on_gone};
+
+/* ---- a new directory ---------------------------------------------------------------------- */
+
+/* The shipped policies, and what editors want: types, and how to check the files. */
+static const char *starter(int i, const char **text, size_t *n)
+{
+    static const struct {
+        const char *from, *to;
+    } dirs[] = {{"policies/", ""}, {"lua/mc/meta/", "types/"}, {"lua/starter/", ""}};
+    static __thread char name[128];
+
+    for (const struct mc_embed *e = mc_embedded; e->path; e++)
+        for (int d = 0; d < 3; d++) {
+            size_t len = strlen(dirs[d].from);
+
+            if (strncmp(e->path, dirs[d].from, len) != 0 || i-- > 0)
+                continue;
+            *text = e->text;
+            *n = e->n;
+            snprintf(name, sizeof name, "%s%s", dirs[d].to, e->path + len);
+            return name;
+        }
+    return NULL;
+}
 
 /* ---- opening --------------------------------------------------------------------------- */
 
@@ -112,6 +139,8 @@ static struct mc_policy half_policy(struct mc_lua *l)
 const struct mc_lua_half mc_lua_half = {
     .table = mc_lua_table,
     .check = mc_check_alone,
+    .test = mc_test_alone,
+    .starter = starter,
     .render_open = mc_render_open,
     .render_run = mc_render_run,
     .render_close = mc_render_close,

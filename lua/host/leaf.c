@@ -12,6 +12,7 @@
 
 #include "core/base/log.h"
 #include "lua/host/limit.h"
+#include "lua/host/scene.h"
 #include "lua/host/shown.h"
 #include "lua/host/step.h"
 #include "mc_cdef.h"
@@ -102,6 +103,54 @@ static int32_t leaf_find_lane(struct mc_stepvm *s, double id)
         if (s->shown->lanes[i].id == id)
             return i;
     return -1;
+}
+
+/* ---- for tests of hooks: trusted Lua made the block ------------------------------------ */
+
+/* Shows a block, whose orders are still to be made, as a hook call does. -1: too much. */
+static int32_t leaf_show(struct mc_stepvm *s, struct mc_step_view *v, int32_t tokens,
+                         int32_t rows, int32_t pages)
+{
+    struct mc_plan p = {.abi = MC_ABI, .cap = MC_PLAN_CAP, .tok_left = tokens,
+                        .row_left = rows, .page_left = pages};
+
+    mc_view_sort(v);
+    if (mc_shown_view(s->shown, v, NULL) < 0)
+        return -1;
+    mc_shown_plan(s->shown, &p);
+    s->shown->n_list = 0;
+    s->shown->io.now = v->now;
+    s->epoch += s->epoch == UINT32_MAX ? 2 : 1;
+    s->shown->io.epoch = s->epoch;
+    return 0;
+}
+
+static void leaf_hide(struct mc_stepvm *s)
+{
+    s->shown->io.epoch = 0;
+}
+
+/* The i-th shipped view, to be read from where views lie; its name, or NULL. */
+static const char *leaf_scene(struct mc_stepvm *s, int32_t i)
+{
+    struct mc_scene *made = malloc(sizeof *made);
+    const char *name = made ? mc_scene_make(made, i) : NULL;
+
+    if (name) {
+        mc_shown_view(s->shown, &made->view, NULL);
+        s->shown->plan.tok_left = made->record.tok_left;
+        s->shown->plan.row_left = made->record.row_left;
+        s->shown->plan.page_left = made->record.page_left;
+    }
+    free(made);
+    return name;
+}
+
+/* Declared state starts afresh. */
+static void leaf_reset(struct mc_stepvm *s)
+{
+    memcpy(s->shown->io.state, s->layout[0].start, sizeof s->shown->io.state);
+    memcpy(s->shown->seq.state, s->layout[1].start, sizeof s->shown->seq.state);
 }
 
 /* ---- C functions ---------------------------------------------------------------------- */
@@ -255,6 +304,10 @@ void mc_leaf_push_host(lua_State *L, struct mc_stepvm *s)
     set_address(L, "list_rows", (void *)leaf_list_rows);
     set_address(L, "head_of", (void *)leaf_head_of);
     set_address(L, "find_lane", (void *)leaf_find_lane);
+    set_address(L, "show", (void *)leaf_show);
+    set_address(L, "hide", (void *)leaf_hide);
+    set_address(L, "scene", (void *)leaf_scene);
+    set_address(L, "reset", (void *)leaf_reset);
     lua_setfield(L, -2, "leaf");
 
     lua_newtable(L);
@@ -272,6 +325,8 @@ void mc_leaf_push_host(lua_State *L, struct mc_stepvm *s)
 
     mc_vm_push_choice(L, &s->gen->only);
     lua_setfield(L, -2, "only");
+    mc_vm_push_tested(L, s->gen);
+    lua_setfield(L, -2, "tested");
     set_function(L, "load", host_load, s);
     set_function(L, "note", host_note, s);
     set_function(L, "log", host_log, s);

@@ -33,6 +33,13 @@ struct mc_layout {
 typedef void (*mc_step_log)(void *ctx, int level, const char *text);
 void mc_step_quiet(void *ctx, int level, const char *text); /* of VMs that are only tried */
 
+/* A step as the engine showed it: the budget of its plan, and one block. */
+struct mc_record {
+    int32_t tok_left, row_left, page_left;
+    size_t bytes;              /* 0: no step was recorded */
+    struct mc_step_view *view; /* owned by whoever made the record */
+};
+
 struct mc_step_opts {
     struct mc_sets *sets; /* the vocabulary and its sets; outlives the VM */
     mc_step_log log;

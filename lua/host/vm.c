@@ -100,6 +100,28 @@ void mc_vm_set_module(lua_State *L, const char *name)
     lua_pop(L, 1);
 }
 
+static int l_tested(lua_State *L)
+{
+    struct mc_generation *g = lua_touserdata(L, lua_upvalueindex(1));
+    const char *file = luaL_checkstring(L, 1), *name = luaL_checkstring(L, 2);
+    const char *error = luaL_optstring(L, 3, NULL);
+
+    mc_limit_hold();
+    g->tested(g->tested_ctx, file, name, error);
+    mc_limit_release();
+    return 0;
+}
+
+void mc_vm_push_tested(lua_State *L, struct mc_generation *g)
+{
+    if (!g->tested) {
+        lua_pushnil(L);
+        return;
+    }
+    lua_pushlightuserdata(L, g);
+    lua_pushcclosure(L, l_tested, 1);
+}
+
 void mc_vm_push_choice(lua_State *L, const struct mc_choice *c)
 {
     if (!*c->kind) {

@@ -47,6 +47,8 @@ int mc_vm_protect(struct mc_vm *vm, lua_CFunction fn, void *arg, struct mc_err *
 void mc_vm_push_module(lua_State *L, const char *name); /* "mc.step"; runs it once */
 /* Makes the value at the top, which is popped, what `require name` gives. */
 void mc_vm_set_module(lua_State *L, const char *name);
+struct mc_generation;
+void mc_vm_push_tested(lua_State *L, struct mc_generation *g); /* (file, name, error); nil */
 struct mc_choice;
 void mc_vm_push_choice(lua_State *L, const struct mc_choice *c); /* {kind, name}, or nil */
 /* Compiles a script and gives it the environment at index env. name: "sched.lua". Text

@@ -7,6 +7,8 @@ local chosen = require "mc.chosen"
 local host = require "mc.host"
 local http = require "mc.http"
 local near = require "mc.near"
+local test = require "mc.test"
+local test_edge = require "mc.test_edge"
 local wait = require "mc.wait"
 
 local M = { mc = api.mc, coroutine = wait.coroutine }
@@ -53,7 +55,9 @@ local function start(kind, name, opts)
   local t = chunk()
   check(file, kind, t)
   if t.init then t.init(opts or {}) end
-  if t.tests then t.tests() end
+  if t.tests and test.wanted(kind) then
+    test.run(file, t, test_edge.new(file, t))
+  end
   return t, file
 end
 

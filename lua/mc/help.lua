@@ -39,7 +39,9 @@ end
 
 local function load()
   entries, order = {}, {}
-  read(host.embedded("lua/mc/meta/mc.lua") or "")
+  for _, file in ipairs { "mc", "step", "test" } do
+    read(host.embedded("lua/mc/meta/" .. file .. ".lua") or "")
+  end
 end
 
 --- Help on a name ("mc.submit", "seq:wait"), or the list of all names.

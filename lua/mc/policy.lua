@@ -9,6 +9,8 @@ local near = require "mc.near"
 local pick = require "mc.pick"
 local state = require "mc.state"
 local step = require "mc.step"
+local test = require "mc.test"
+local test_step = require "mc.test_step"
 
 -- The hooks of each kind that runs in this VM; the first is required.
 local KINDS = { "scheduler", "sampler" }
@@ -121,7 +123,7 @@ local function load_policy(kind, name)
   end
   local t = chunk()
   check_policy(file, kind, t)
-  return t
+  return t, file
 end
 
 local function note_state(kind, declared)
@@ -141,7 +143,7 @@ function policy.build()
   local opts, run = choice.opts, {}
   for _, kind in ipairs(KINDS) do
     local name = choice[kind]
-    local t = load_policy(kind, name)
+    local t, file_of = load_policy(kind, name)
     used[name] = true
     host.note("kind", kind, 0, name, 0)
     note_state(kind, t.state)
@@ -151,7 +153,9 @@ function policy.build()
     if t.init then t.init(opts[name] or {}) end
     local bind = kind == "scheduler" and step.bind or pick.bind
     for hook, fn in pairs(bind(t)) do run[hook] = fn end
-    if t.tests then t.tests() end
+    if t.tests and test.wanted(kind) then
+      test.run(file_of, t, test_step.new(file_of, kind, run))
+    end
   end
   -- The edge VMs' files are read and compiled here too: a generation is refused whole.
   local function keep(kind, name, path)

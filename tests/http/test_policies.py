@@ -69,6 +69,32 @@ def check_without_a_server_says_file_line_and_reason():
         assert mascon("policy", "chekc", d.path)[0] == 2
 
 
+def a_new_directory_checks_tests_and_lints():
+    with tempfile.TemporaryDirectory(prefix="mascon-policies-") as base:
+        path = os.path.join(base, "mine")
+        rc, out, _ = mascon("policy", "init", path)
+        assert rc == 0 and "files written" in out
+        assert mascon("policy", "check", path)[0] == 0
+        rc, out, _ = mascon("policy", "test", path)
+        assert rc == 0 and out.count("\nok ") >= 4 and out.endswith(" passed, 0 failed\n"), out
+        rc, out, _ = mascon("policy", "test", os.path.join(path, "sched_fair.lua"), "--json")
+        assert rc == 0 and all(t["ok"] for t in json.loads(out)), out
+        json.load(open(os.path.join(path, ".luarc.json")))
+        assert os.path.exists(os.path.join(path, "types", "step.lua"))
+        scheduler = os.path.join(path, "scheduler.lua")
+        text = open(scheduler).read()
+        with open(scheduler, "w") as f:
+            f.write(text.replace('view:running("youngest")', 'view:running("arrival")'))
+        rc, out, _ = mascon("policy", "test", path)
+        assert rc == 1 and "takes pages from the youngest" in out and " 1 failed" in out, out
+        rc, out, _ = mascon("policy", "init", path)
+        assert rc == 0 and "stay as they were" in out
+        assert "running(\"arrival\")" in open(scheduler).read()
+        if shutil.which("luacheck"):
+            p = subprocess.run(["luacheck", "-q", "."], cwd=path, stdout=subprocess.PIPE)
+            assert p.returncode == 0, p.stdout.decode()
+
+
 def check_and_diff_ask_the_server_when_there_is_one():
     with Dir() as d, Server("--no-watch", policies=d.path) as s:
         d.write("scheduler.lua", "-- an edit\n" + d.scheduler)
@@ -167,6 +193,7 @@ def verbs_answer_with_every_vm_wedged():
 
 
 main([check_without_a_server_says_file_line_and_reason,
+      a_new_directory_checks_tests_and_lints,
       check_and_diff_ask_the_server_when_there_is_one,
       an_open_reply_stays_with_its_generation_and_broken_ones_never_serve,
       verbs_answer_with_every_vm_wedged])
