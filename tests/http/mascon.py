@@ -14,6 +14,7 @@ import traceback
 
 MASCON = os.environ.get("MASCON", "build/mascon")
 MODEL = "tests/models/tiny-llama"
+SANITIZED = "asan" in MASCON or "tsan" in MASCON  # some twenty times slower
 
 
 class Server:
