@@ -1,5 +1,5 @@
-/* rows.c - embed and join: what happens to a whole row of the residual stream; norm and
- * rope, which attention shares. Owns nothing; bodies run on a stream's threads. */
+/* rows.c - embed, join, mtp_in: what happens to a whole row of the residual stream; norm
+ * and rope, which attention shares. Owns nothing; bodies run on a stream's threads. */
 #include <math.h>
 #include <string.h>
 
@@ -124,3 +124,38 @@ static int join(struct mc_par *par, const struct mc_join_p *p)
 }
 
 MC_HOST_OP(mc_ref_join, join, join_need, join);
+
+/* ---- mtp_in -------------------------------------------------------------------------- */
+
+static int mtp_in_need(const struct mc_mtp_in_p *p, struct mc_need *need, const char **why)
+{
+    const char *no = mc_ref_act_refuse(p->act.layout, p->act.k);
+
+    (void)need;
+    if (!no && (p->act.k != 2 * p->h || p->act.k > MC_REF_MAX_K))
+        no = "mtp_in: columns that are not 2 h, or more than 65536 of them";
+    return no ? mc_refuse(why, no) : 0;
+}
+
+static void mtp_rows(void *ctx, int64_t t0, int64_t t1, int lane)
+{
+    const struct mc_mtp_in_p *p = ctx;
+    float row[MC_REF_MAX_K];
+    int32_t h = p->h;
+    int64_t t;
+
+    (void)lane;
+    for (t = t0; t < t1; t++) {
+        mc_ref_norm((const float *)p->emb + t * h, p->enorm, p->eps, h, row);
+        mc_ref_norm((const float *)p->hidden + t * h, p->hnorm, p->eps, h, row + h);
+        mc_ref_act_put(&p->act, (int32_t)t, 0, 2 * h, row);
+    }
+}
+
+static int mtp_in(struct mc_par *par, const struct mc_mtp_in_p *p)
+{
+    mc_par_for(par, *p->n_live, 1, mtp_rows, (void *)p);
+    return 0;
+}
+
+MC_HOST_OP(mc_ref_mtp_in, mtp_in, mtp_in_need, mtp_in);
