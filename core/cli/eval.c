@@ -39,18 +39,12 @@ static void close_all(struct opened *o)
 }
 
 /* The oracle's own default is exact: f32 keys and values. */
-static int kv_of(const struct mc_settings *s, enum mc_kv_layout *out, struct mc_err *err)
+static int kv_of(const struct mc_settings *s, const struct mc_config *c,
+                 enum mc_kv_layout *out, struct mc_err *err)
 {
-    bool exact = strcmp(s->backend, "ref") == 0;
-    int layout = strcmp(s->kv, "auto") != 0 ? mc_kv_layout_of(s->kv)
-                 : exact                    ? MC_KV_F32
-                                            : MC_KV_BF16;
+    bool exact = strcmp(s->backend, "ref") == 0 && strcmp(s->kv, "auto") == 0;
 
-    if (layout < 0)
-        return mc_fail_param(err, MC_EUNSUP, "kv", "--kv %s: not one of auto, f32, bf16, fp8",
-                             s->kv);
-    *out = (enum mc_kv_layout)layout;
-    return 0;
+    return mc_kv_layout_of(c, exact ? "f32" : s->kv, out, err);
 }
 
 static int run_text(const struct opened *o, const char *path, enum mc_kv_layout kv,
@@ -97,9 +91,9 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
         mc_settings_free(&set);
         return rc;
     }
-    rc = kv_of(&set, &kv, &err);
+    rc = open_all(a.pos[0], &set, &o, &err);
     if (rc == 0)
-        rc = open_all(a.pos[0], &set, &o, &err);
+        rc = kv_of(&set, &o.model.cfg, &kv, &err);
     if (rc == 0 && text) {
         rc = run_text(&o, text, kv, json, &err);
     } else if (rc == 0) {

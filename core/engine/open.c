@@ -55,15 +55,14 @@ static int check_pool(const struct mc_engine *e, struct mc_err *err)
 /* The layout and number of pages; the pool itself is taken by mc_step_open. */
 static int size_kv(struct mc_engine *e, struct mc_err *err)
 {
-    const char *want = !e->o.kv || strcmp(e->o.kv, "auto") == 0 ? "bf16" : e->o.kv;
     struct mc_kv *kv = &e->dev.kv;
-    int layout = mc_kv_layout_of(want);
+    enum mc_kv_layout layout;
     uint64_t bytes = e->o.kv_bytes, n;
+    int rc = mc_kv_layout_of(&e->model.cfg, e->o.kv ? e->o.kv : "auto", &layout, err);
 
-    if (layout < 0)
-        return mc_fail_param(err, MC_EUNSUP, "kv",
-                             "--kv %s: this model takes auto, f32, bf16, fp8", want);
-    *kv = mc_kv_of(&e->model.cfg, (enum mc_kv_layout)layout);
+    if (rc < 0)
+        return rc;
+    *kv = mc_model_kv(&e->model, layout);
     if (bytes == 0)
         bytes = default_pool(e, kv->page_stride);
     n = bytes / (uint64_t)kv->page_stride;

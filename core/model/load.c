@@ -33,12 +33,24 @@ int mc_backend_open(const char *name, const struct mc_backend_opts *o,
     return 0;
 }
 
-int mc_kv_layout_of(const char *name)
+int mc_kv_layout_of(const struct mc_config *c, const char *name, enum mc_kv_layout *out,
+                    struct mc_err *err)
 {
+    bool mla = c->attn == MC_ATTN_MLA;
+    int found = -1;
+
+    if (strcmp(name, "auto") == 0)
+        name = c->kv_fp8 ? "fp8" : "bf16";
     for (int i = 0; i < MC_N_KV; i++)
         if (strcmp(layout_names[i], name) == 0)
-            return i;
-    return -1;
+            found = i;
+    if (mla && found == MC_KV_FP8)
+        found = MC_KV_FP8_656;
+    if (found < 0 || (!mla && found >= MC_N_GQA_KV))
+        return mc_fail_param(err, MC_EUNSUP, "kv", "--kv %s: this model (%s) takes auto, f32, "
+                             "bf16, fp8%s", name, c->family, mla ? ", fp8-plain, fp8-656" : "");
+    *out = (enum mc_kv_layout)found;
+    return 0;
 }
 
 const char *mc_kv_layout_name(enum mc_kv_layout layout)

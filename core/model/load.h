@@ -11,7 +11,11 @@
 int mc_backend_open(const char *name, const struct mc_backend_opts *o,
                     struct mc_backend **out, struct mc_err *err);
 
-int mc_kv_layout_of(const char *name); /* "f32", "bf16", "fp8": enum mc_kv_layout; or -1 */
+/* What --kv NAME is for this model: auto is the scheme that the checkpoint declares, else
+ * bf16; fp8 on a model with latents is fp8-656. Others are refused with the list of what
+ * the model takes. */
+int mc_kv_layout_of(const struct mc_config *c, const char *name, enum mc_kv_layout *out,
+                    struct mc_err *err);
 const char *mc_kv_layout_name(enum mc_kv_layout layout);
 
 /* The tokenizer and the weights of the checkpoint at path, which is closed again. *m and

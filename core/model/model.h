@@ -91,9 +91,12 @@ static inline int32_t *mc_staged(const int32_t *p)
     return (int32_t *)(uintptr_t)p;
 }
 
-/* The shape of a model's pages; how many of them, the tables' sizes and all addresses are
- * for the caller to fill in. */
-struct mc_kv mc_kv_of(const struct mc_config *c, enum mc_kv_layout layout);
+/* The shape of a model's pages on a rank: its layers, those of MTP behind the others, then
+ * its indexes. How many pages, the tables' sizes and all addresses are for the caller to
+ * fill in. Of a loaded model: with its static scales. */
+struct mc_kv mc_kv_of(const struct mc_config *c, struct mc_slice slice,
+                      enum mc_kv_layout layout);
+struct mc_kv mc_model_kv(const struct mc_model *m, enum mc_kv_layout layout);
 /* Takes every buffer of d from m; d->kv has its sizes. 0 or MC_ENOMEM. */
 int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_config *c,
                      const struct mc_pass_caps *caps);

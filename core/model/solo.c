@@ -30,7 +30,7 @@ static int take_all(struct mc_solo *s, const struct mc_pass_caps *caps)
     struct mc_step_mem *d = &s->dev;
     size_t pages = (size_t)s->n_page;
 
-    d->kv = mc_kv_of(&s->m->cfg, s->o.kv);
+    d->kv = mc_model_kv(s->m, s->o.kv);
     d->kv.pitch = d->kv.n_page = s->n_page;
     d->kv.n_slot = 1;
     if (mc_step_mem_take(d, &s->mem, &s->m->cfg, caps) < 0)

@@ -48,13 +48,48 @@ struct mc_rows mc_rows_bind(void *base, const struct mc_pass_caps *caps)
     return cut_rows(&c, caps);
 }
 
-struct mc_kv mc_kv_of(const struct mc_config *c, enum mc_kv_layout layout)
+static int32_t count_indexes(const struct mc_config *c)
 {
-    struct mc_kv kv = {.hk = c->n_kv_head, .d = c->head_dim, .n_layer = c->n_layer,
-                       .n_shard = 1, .layout = (uint16_t)layout};
+    int32_t n = 0;
 
-    kv.layer_stride = mc_kv_layer_bytes(kv.layout, kv.hk, kv.d);
-    kv.page_stride = kv.layer_stride * kv.n_layer;
+    for (int32_t i = 0; i < c->n_layer + c->n_mtp; i++)
+        n += c->layer[i] & MC_LAYER_INDEX ? 1 : 0;
+    return n;
+}
+
+struct mc_kv mc_kv_of(const struct mc_config *c, struct mc_slice slice,
+                      enum mc_kv_layout layout)
+{
+    struct mc_kv kv = {.n_layer = c->n_layer + c->n_mtp, .n_shard = 1,
+                       .layout = (uint16_t)layout};
+    struct mc_span heads, kv_heads;
+
+    if (c->attn == MC_ATTN_MLA) {
+        kv.c = c->kv_lora;
+        kv.r = c->rope_dim;
+        kv.layer_stride = MC_PAGE * mc_mla_token_bytes(kv.layout, kv.c, kv.r);
+    } else {
+        mc_share_heads(c, slice, &heads, &kv_heads);
+        kv.hk = kv_heads.n;
+        kv.d = c->head_dim;
+        kv.layer_stride = mc_kv_layer_bytes(kv.layout, kv.hk, kv.d);
+    }
+    kv.index_off = kv.page_stride = kv.layer_stride * kv.n_layer;
+    kv.n_index = count_indexes(c);
+    if (kv.n_index > 0) {
+        kv.index_d = c->index_dim;
+        kv.index_stride = mc_index_bytes(kv.layout, kv.index_d);
+        kv.page_stride += kv.index_stride * kv.n_index;
+    }
+    return kv;
+}
+
+struct mc_kv mc_model_kv(const struct mc_model *m, enum mc_kv_layout layout)
+{
+    struct mc_kv kv = mc_kv_of(&m->cfg, m->slice, layout);
+
+    kv.k_scale = m->k_scale;
+    kv.v_scale = m->v_scale;
     return kv;
 }
 
