@@ -25,8 +25,9 @@ static int check(const struct mc_config *m, struct mc_err *err)
     if (m->n_head % m->n_kv_head != 0)
         return mc_fail(err, MC_EFORMAT, "%d attention heads are no multiple of %d kv heads",
                        m->n_head, m->n_kv_head);
-    if (m->head_dim % 2 != 0)
-        return mc_fail(err, MC_EFORMAT, "head_dim %d is odd", m->head_dim);
+    if (mc_rope_dim(m) % 2 != 0)
+        return mc_fail(err, MC_EFORMAT, "%s %d is odd",
+                       m->attn == MC_ATTN_MLA ? "qk_rope_head_dim" : "head_dim", mc_rope_dim(m));
     if (m->rope == MC_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
         return mc_fail(err, MC_EFORMAT, "low_freq_factor %g is not below high_freq_factor %g",
                        m->rope_low, m->rope_high);

@@ -1,125 +1,60 @@
-/* config_hf.c - config.json and generation_config.json of the dense Llama-like families.
+/* config_hf.c - config.json and generation_config.json of all families: what they share.
  *
  * Owns nothing. THREAD: any.
- * The reader is sticky: the first field that is wrong sets err and rc, later reads give
- * defaults, and the caller looks once. A field that transformers honours and this program
+ * A model of text and images has the text's config inside text_config. A field that transformers honours and this program
  * does not is refused unless it has the value that changes nothing. Defaults are those of
  * transformers' classes. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "core/model/config_int.h"
+#include "core/model/config_json.h"
 
-struct reader {
-    const json_t *o;
-    const char *where; /* "config.json" */
-    struct mc_err *err;
-    int rc;
+enum {
+    F_BIAS = 1,       /* on q, k and v */
+    F_QK_NORM = 2,
+    F_KV_ABSENT = 4,  /* num_key_value_heads may be missing: as many as heads */
+    F_WINDOW = 8,     /* sliding_window counts ... */
+    F_WINDOW_ASK = 16, /* ... if use_sliding_window says so ... */
+    F_WINDOW_TYPES = 32, /* ... and layer_types or max_window_layers say where */
+    F_EXPERTS = 64,   /* as Qwen spells them */
+    F_SHARED = 128,
+    F_LATENT = 256,   /* MLA, and experts as DeepSeek spells them */
+    F_INDEX = 512,
 };
 
-struct family {
+static const struct family {
     const char *model_type, *architecture;
-    bool qkv_bias, qk_norm;
+    unsigned has;
     int32_t head_dim; /* when absent; 0: hidden / heads */
     int32_t window;   /* when sliding_window is absent */
+} families[] = {
+    {"llama", "LlamaForCausalLM", F_KV_ABSENT, 0, 0},
+    {"mistral", "MistralForCausalLM", F_WINDOW, 0, 4096},
+    {"qwen2", "Qwen2ForCausalLM", F_BIAS | F_WINDOW | F_WINDOW_ASK | F_WINDOW_TYPES, 0, 4096},
+    {"qwen3", "Qwen3ForCausalLM", F_QK_NORM | F_WINDOW | F_WINDOW_ASK | F_WINDOW_TYPES, 128,
+     4096},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", F_BIAS | F_EXPERTS | F_SHARED, 0, 0},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", F_QK_NORM | F_WINDOW | F_WINDOW_ASK | F_EXPERTS, 0,
+     4096},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", F_KV_ABSENT | F_LATENT, 0, 0},
+    {"kimi_k2", "DeepseekV3ForCausalLM", F_KV_ABSENT | F_LATENT, 0, 0},
+    {"glm_moe_dsa", "GlmMoeDsaForCausalLM", F_KV_ABSENT | F_LATENT | F_INDEX, 0, 0},
 };
 
-static const struct family families[] = {
-    {"llama", "LlamaForCausalLM", false, false, 0, 0},
-    {"mistral", "MistralForCausalLM", false, false, 0, 4096},
-    {"qwen2", "Qwen2ForCausalLM", true, false, 0, 4096},
-    {"qwen3", "Qwen3ForCausalLM", false, true, 128, 4096},
-};
-
-static void bad(struct reader *r, int code, const char *key, const char *what)
-{
-    if (r->rc == 0)
-        r->rc = mc_fail_param(r->err, code, key, "%s: %s %s", r->where, key, what);
-}
-
-/* NULL when absent or null. */
-static const json_t *field(const struct reader *r, const char *key)
-{
-    const json_t *v = json_object_get(r->o, key);
-
-    return json_is_null(v) ? NULL : v;
-}
-
-/* A number in [lo, hi]. A file with an integer beyond 64 bits has integers as reals. */
-static double number(struct reader *r, const char *key, double absent, double lo, double hi)
-{
-    const json_t *v = field(r, key);
-    double x = json_number_value(v);
-
-    if (!v)
-        return absent;
-    if (json_is_number(v) && x >= lo && x <= hi)
-        return x;
-    if (r->rc == 0)
-        r->rc = json_is_number(v)
-                    ? mc_fail_param(r->err, MC_EFORMAT, key, "%s: %s %g is not within %g..%g",
-                                    r->where, key, x, lo, hi)
-                    : mc_fail_param(r->err, MC_EFORMAT, key, "%s: %s is not a number",
-                                    r->where, key);
-    return absent;
-}
-
-static int32_t integer(struct reader *r, const char *key, int32_t absent, int32_t lo,
-                       int32_t hi)
-{
-    double x = number(r, key, absent, lo, hi);
-
-    if (x != floor(x)) {
-        bad(r, MC_EFORMAT, key, "is not an integer");
-        return absent;
-    }
-    return (int32_t)x;
-}
-
-static int32_t required(struct reader *r, const char *key, int32_t lo, int32_t hi)
-{
-    if (!field(r, key))
-        bad(r, MC_EFORMAT, key, "is missing");
-    return integer(r, key, lo, lo, hi);
-}
-
-static bool boolean(struct reader *r, const char *key, bool absent)
-{
-    const json_t *v = field(r, key);
-
-    if (v && !json_is_boolean(v))
-        bad(r, MC_EFORMAT, key, "is not a boolean");
-    return v ? json_is_true(v) : absent;
-}
-
-static void must_be_string(struct reader *r, const char *key, const char *want)
-{
-    const json_t *v = field(r, key);
-    const char *s = json_string_value(v);
-
-    if (v && (!s || strcmp(s, want) != 0) && r->rc == 0)
-        r->rc = mc_fail_param(r->err, MC_EUNSUP, key, "%s: %s must be %s, not %s", r->where,
-                              key, want, s ? s : "no string");
-}
-
-static void must_be_false(struct reader *r, const char *key)
-{
-    if (boolean(r, key, false))
-        bad(r, MC_EUNSUP, key, "true is not supported");
-}
+#define WRAPPER "kimi_k25" /* text_config is one of the families; images are not served */
 
 /* ---- parts --------------------------------------------------------------------------- */
 
-static const struct family *find_family(struct reader *r)
+static const struct family *find_family(struct mc_cfg_reader *r)
 {
-    const char *type = json_string_value(field(r, "model_type"));
-    const json_t *list = field(r, "architectures"), *v;
+    const char *type = json_string_value(mc_cfg_field(r, "model_type"));
+    const json_t *list = mc_cfg_field(r, "architectures"), *v;
     const struct family *f = NULL;
     size_t i;
 
     if (!type) {
-        bad(r, MC_EFORMAT, "model_type", "is missing");
+        mc_cfg_bad(r, MC_EFORMAT, "model_type", "is missing");
         return NULL;
     }
     for (i = 0; i < sizeof families / sizeof *families; i++)
@@ -127,7 +62,8 @@ static const struct family *find_family(struct reader *r)
             f = &families[i];
     if (!f) {
         r->rc = mc_fail_param(r->err, MC_EUNSUP, "model_type", "%s: model_type %s is not one of "
-                              "llama, mistral, qwen2, qwen3", r->where, type);
+                              "llama, mistral, qwen2, qwen3, qwen2_moe, qwen3_moe, "
+                              "deepseek_v3, kimi_k2, kimi_k25, glm_moe_dsa", r->where, type);
         return NULL;
     }
     json_array_foreach (list, i, v)
@@ -139,156 +75,145 @@ static const struct family *find_family(struct reader *r)
     return f;
 }
 
-static void read_sizes(struct reader *r, const struct family *f, struct mc_config *out)
+static void read_head_dim(struct mc_cfg_reader *r, const struct family *f,
+                          struct mc_config *out)
+{
+    out->head_dim = mc_cfg_integer(r, "head_dim", f->head_dim, 1, MC_LIMIT_HEAD_DIM);
+    if (out->head_dim != 0 || r->rc < 0)
+        return;
+    if (out->hidden % out->n_head != 0 || out->hidden / out->n_head > MC_LIMIT_HEAD_DIM)
+        mc_cfg_bad(r, MC_EFORMAT, "hidden_size",
+                   "is no multiple of num_attention_heads, and head_dim is missing");
+    out->head_dim = out->hidden / out->n_head;
+}
+
+static void read_sizes(struct mc_cfg_reader *r, const struct family *f, struct mc_config *out)
 {
     bool has_kv = json_object_get(r->o, "num_key_value_heads") != NULL;
 
-    out->vocab = required(r, "vocab_size", 1, MC_LIMIT_VOCAB);
-    out->hidden = required(r, "hidden_size", 1, MC_LIMIT_WIDTH);
-    out->inter = required(r, "intermediate_size", 1, MC_LIMIT_WIDTH);
-    out->n_layer = required(r, "num_hidden_layers", 1, MC_LIMIT_LAYERS);
-    out->n_head = required(r, "num_attention_heads", 1, MC_LIMIT_HEADS);
-    out->max_context = required(r, "max_position_embeddings", 1, MC_LIMIT_CONTEXT);
-    /* Absent means n_head to llama only; the others' classes have defaults of some model. */
-    if (!has_kv && f != &families[0])
-        bad(r, MC_EFORMAT, "num_key_value_heads", "is missing");
-    out->n_kv_head = integer(r, "num_key_value_heads", out->n_head, 1, MC_LIMIT_HEADS);
-    out->head_dim = integer(r, "head_dim", f->head_dim, 1, MC_LIMIT_HEAD_DIM);
-    if (out->head_dim == 0 && r->rc == 0) {
-        if (out->hidden % out->n_head != 0 || out->hidden / out->n_head > MC_LIMIT_HEAD_DIM)
-            bad(r, MC_EFORMAT, "hidden_size", "is no multiple of num_attention_heads, and "
-                                              "head_dim is missing");
-        out->head_dim = out->hidden / out->n_head;
+    out->vocab = mc_cfg_required(r, "vocab_size", 1, MC_LIMIT_VOCAB);
+    out->hidden = mc_cfg_required(r, "hidden_size", 1, MC_LIMIT_WIDTH);
+    out->inter = mc_cfg_required(r, "intermediate_size", 1, MC_LIMIT_WIDTH);
+    out->n_layer = mc_cfg_required(r, "num_hidden_layers", 1, MC_LIMIT_LAYERS);
+    out->n_head = mc_cfg_required(r, "num_attention_heads", 1, MC_LIMIT_HEADS);
+    out->max_context = mc_cfg_required(r, "max_position_embeddings", 1, MC_LIMIT_CONTEXT);
+    /* Absent means n_head to some only; the others' classes have defaults of some model. */
+    if (!has_kv && !(f->has & F_KV_ABSENT))
+        mc_cfg_bad(r, MC_EFORMAT, "num_key_value_heads", "is missing");
+    out->n_kv_head = mc_cfg_integer(r, "num_key_value_heads", out->n_head, 1, MC_LIMIT_HEADS);
+    if (f->has & F_LATENT) {
+        if (out->n_kv_head != out->n_head)
+            mc_cfg_bad(r, MC_EFORMAT, "num_key_value_heads", "is not num_attention_heads, though "
+                                                             "all heads share a latent");
+    } else {
+        read_head_dim(r, f, out);
     }
-    if (!field(r, "rms_norm_eps"))
-        bad(r, MC_EFORMAT, "rms_norm_eps", "is missing");
-    out->norm_eps = (float)number(r, "rms_norm_eps", 1e-6, 1e-12, 0.1);
+    if (!mc_cfg_field(r, "rms_norm_eps"))
+        mc_cfg_bad(r, MC_EFORMAT, "rms_norm_eps", "is missing");
+    out->norm_eps = (float)mc_cfg_number(r, "rms_norm_eps", 1e-6, 1e-12, 0.1);
 }
 
 /* All layers or none: layer_types says it, or qwen's max_window_layers. */
-static void read_window(struct reader *r, const struct family *f, struct mc_config *out)
+static void read_window(struct mc_cfg_reader *r, const struct family *f, struct mc_config *out)
 {
-    bool qwen = strncmp(f->model_type, "qwen", 4) == 0;
-    const json_t *types = field(r, "layer_types"), *v;
+    bool ask = f->has & F_WINDOW_ASK, typed = f->has & F_WINDOW_TYPES;
+    const json_t *types = mc_cfg_field(r, "layer_types"), *v;
     int32_t sliding = 0, from, window;
     size_t i;
 
-    if (f->window == 0) /* llama has none, whatever the file says */
+    if (!(f->has & F_WINDOW)) { /* llama has none, whatever the file says */
+        if (f->has & F_EXPERTS)
+            mc_cfg_must_be_false(r, "use_sliding_window"); /* on every other layer */
         return;
-    window = integer(r, "sliding_window",
+    }
+    window = mc_cfg_integer(r, "sliding_window",
                      json_object_get(r->o, "sliding_window") ? 0 : f->window, 1,
                      MC_LIMIT_CONTEXT);
-    if (qwen && !boolean(r, "use_sliding_window", false))
+    if (ask && !mc_cfg_boolean(r, "use_sliding_window", false))
         window = 0;
-    if (qwen && types) {
+    if (typed && types) {
         json_array_foreach (types, i, v) {
             const char *s = json_string_value(v);
 
             if (!s || (strcmp(s, "full_attention") != 0 && strcmp(s, "sliding_attention") != 0))
-                bad(r, MC_EUNSUP, "layer_types", "has an unknown type");
+                mc_cfg_bad(r, MC_EUNSUP, "layer_types", "has an unknown type");
             else
                 sliding += s[0] == 's';
         }
         if (json_array_size(types) != (size_t)out->n_layer)
-            bad(r, MC_EFORMAT, "layer_types", "has not one entry a layer");
-    } else if (qwen) {
-        from = integer(r, "max_window_layers", 28, 0, INT32_MAX);
+            mc_cfg_bad(r, MC_EFORMAT, "layer_types", "has not one entry a layer");
+    } else if (typed) {
+        from = mc_cfg_integer(r, "max_window_layers", 28, 0, INT32_MAX);
         sliding = window && from < out->n_layer ? out->n_layer - from : 0;
     } else {
         sliding = out->n_layer;
     }
     if (sliding != 0 && sliding != out->n_layer)
-        bad(r, MC_EUNSUP, types ? "layer_types" : "max_window_layers",
+        mc_cfg_bad(r, MC_EUNSUP, types ? "layer_types" : "max_window_layers",
             "gives only some layers a sliding window");
-    if (sliding != 0 && window == 0 && qwen)
-        bad(r, MC_EFORMAT, "layer_types", "has sliding layers, but there is no window");
+    if (sliding != 0 && window == 0 && typed)
+        mc_cfg_bad(r, MC_EFORMAT, "layer_types", "has sliding layers, but there is no window");
     out->window = sliding ? window : 0;
 }
 
-/* rope_parameters (newer) or rope_theta and rope_scaling; the type is rope_type or type. */
-static void read_rope(struct reader *r, struct mc_config *out)
+/* How the cache is to be stored: 8-bit floats, or nothing is said. */
+static void read_cache_scheme(struct mc_cfg_reader *q, struct mc_config *out)
 {
-    const json_t *p = field(r, "rope_parameters"), *s = field(r, "rope_scaling"), *v;
-    struct reader in = {.o = p ? p : s, .where = r->where, .err = r->err};
-    const char *type = "default", *key;
-    double theta = number(r, "rope_theta", 0, 1, 1e15);
+    const json_t *scheme = mc_cfg_field(q, "kv_cache_scheme");
+    struct mc_cfg_reader s = {.o = scheme, .where = "kv_cache_scheme", .err = q->err, .rc = q->rc};
 
-    if (in.o && !json_is_object(in.o))
-        bad(r, MC_EFORMAT, p ? "rope_parameters" : "rope_scaling", "is not an object");
-    if (r->rc < 0)
+    if (!scheme)
         return;
-    json_object_foreach ((json_t *)in.o, key, v)
-        if (json_is_object(v))
-            bad(&in, MC_EUNSUP, key, "(rope parameters of one layer type) is not supported");
-    out->rope_theta = number(&in, "rope_theta", theta > 0 ? theta : 10000, 1, 1e15);
-    if (theta > 0 && out->rope_theta != theta)
-        bad(&in, MC_EFORMAT, "rope_theta", "has two values");
-    v = field(&in, "rope_type") ? field(&in, "rope_type") : field(&in, "type");
-    if (v)
-        type = json_string_value(v) ? json_string_value(v) : "(no string)";
-    if (number(&in, "partial_rotary_factor", number(r, "partial_rotary_factor", 1, 0, 1), 0,
-               1) != 1)
-        bad(&in, MC_EUNSUP, "partial_rotary_factor", "other than 1 is not supported");
-    if (strcmp(type, "linear") == 0 || strcmp(type, "llama3") == 0) {
-        out->rope = type[1] == 'i' ? MC_ROPE_LINEAR : MC_ROPE_LLAMA3;
-        if (!field(&in, "factor"))
-            bad(&in, MC_EFORMAT, "factor", "(of rope) is missing");
-        out->rope_factor = number(&in, "factor", 1, 1, 65536);
-    } else if (strcmp(type, "default") != 0 && in.rc == 0) {
-        in.rc = mc_fail_param(r->err, MC_EUNSUP, "rope_type", "%s: rope_type %s is not one of "
-                              "default, linear, llama3", r->where, type);
-    }
-    if (out->rope == MC_ROPE_LLAMA3) {
-        if (!field(&in, "low_freq_factor") || !field(&in, "high_freq_factor"))
-            bad(&in, MC_EFORMAT, "low_freq_factor", "or high_freq_factor is missing");
-        out->rope_low = number(&in, "low_freq_factor", 1, 1e-6, 1e6);
-        out->rope_high = number(&in, "high_freq_factor", 4, 1e-6, 1e6);
-        out->rope_original = integer(&in, "original_max_position_embeddings",
-                                     out->max_context, 1, MC_LIMIT_CONTEXT);
-    }
-    if (r->rc == 0)
-        r->rc = in.rc;
+    if (mc_cfg_integer(&s, "num_bits", 0, 1, 64) != 8)
+        mc_cfg_bad(&s, MC_EUNSUP, "num_bits", "must be 8");
+    mc_cfg_must_be(&s, "type", "float");
+    out->kv_fp8 = true;
+    q->rc = s.rc;
 }
 
-/* What a matrix of the checkpoint may be stored as is for mc_ckpt_matrix to see; here are
- * the methods that would change what a linear computes. */
-static void read_quantization(struct reader *r)
+/* Which matrices are quantised is for mc_ckpt_matrix to see; here are the methods that
+ * would change what a linear computes. */
+static void read_quantization(struct mc_cfg_reader *r, const json_t *config,
+                              struct mc_config *out)
 {
-    static const char *const methods[] = {"compressed-tensors", "fp8", "fbgemm_fp8", "modelopt"};
-    struct reader q = {.o = field(r, "quantization_config"), .where = r->where, .err = r->err};
+    static const char *const methods[] = {"compressed-tensors", "fp8", "fbgemm_fp8",
+                                          "modelopt", "awq", "gptq"};
+    struct mc_cfg_reader q = {.o = config, .where = "quantization_config", .err = r->err};
     const json_t *sparsity;
     const char *method;
     bool known = false;
 
     if (!q.o || r->rc < 0)
         return;
-    method = json_string_value(field(&q, "quant_method"));
+    method = json_string_value(mc_cfg_field(&q, "quant_method"));
     for (size_t i = 0; method && i < sizeof methods / sizeof *methods; i++)
         known = known || strcmp(method, methods[i]) == 0;
     if (!known)
         q.rc = mc_fail_param(r->err, MC_EUNSUP, "quant_method", "%s: quantization_config."
                              "quant_method %s is not supported", r->where,
                              method ? method : "(absent)");
-    sparsity = field(&q, "sparsity_config");
+    sparsity = mc_cfg_field(&q, "sparsity_config");
     if (json_object_size(sparsity) > 0) {
-        struct reader s = {.o = sparsity, .where = r->where, .err = r->err, .rc = q.rc};
+        struct mc_cfg_reader s = {.o = sparsity, .where = "sparsity_config", .err = r->err,
+                                  .rc = q.rc};
 
-        must_be_string(&s, "format", "dense");
+        mc_cfg_must_be(&s, "format", "dense");
         q.rc = s.rc;
     }
-    if (json_object_size(field(&q, "transform_config")) > 0)
-        bad(&q, MC_EUNSUP, "transform_config", "(rotated weights) is not supported");
+    if (json_object_size(mc_cfg_field(&q, "transform_config")) > 0)
+        mc_cfg_bad(&q, MC_EUNSUP, "transform_config", "(rotated weights) is not supported");
+    read_cache_scheme(&q, out);
     r->rc = q.rc;
 }
 
 /* An id or a list of ids. */
-static void read_eos(struct reader *r, struct mc_config *out)
+static void read_eos(struct mc_cfg_reader *r, struct mc_config *out)
 {
-    const json_t *v = field(r, "eos_token_id"), *one;
+    const json_t *v = mc_cfg_field(r, "eos_token_id"), *one;
     size_t i;
 
     if (!json_is_array(v)) {
-        int32_t id = integer(r, "eos_token_id", -1, 0, MC_LIMIT_VOCAB);
+        int32_t id = mc_cfg_integer(r, "eos_token_id", -1, 0, MC_LIMIT_VOCAB);
 
         if (id >= 0 && r->rc == 0)
             r->rc = mc_config_add_eos(out, id, r->err);
@@ -298,57 +223,107 @@ static void read_eos(struct reader *r, struct mc_config *out)
         double id = json_number_value(one);
 
         if (!json_is_number(one) || id != floor(id) || id < 0 || id > MC_LIMIT_VOCAB)
-            bad(r, MC_EFORMAT, "eos_token_id", "has an entry that is no id");
+            mc_cfg_bad(r, MC_EFORMAT, "eos_token_id", "has an entry that is no id");
         else if (r->rc == 0)
             r->rc = mc_config_add_eos(out, (int32_t)id, r->err);
     }
 }
 
-static void read_ids(struct reader *r, struct mc_config *out)
+static void read_ids(struct mc_cfg_reader *r, struct mc_config *out)
 {
     if (out->bos < 0)
-        out->bos = integer(r, "bos_token_id", -1, 0, MC_LIMIT_VOCAB);
+        out->bos = mc_cfg_integer(r, "bos_token_id", -1, 0, MC_LIMIT_VOCAB);
     read_eos(r, out);
 }
 
-static void read_sampling(struct reader *r, struct mc_config *out)
+static void read_sampling(struct mc_cfg_reader *r, struct mc_config *out)
 {
     static const char *const keys[] = {"temperature", "top_p", "top_k", "min_p",
                                        "repetition_penalty"};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        out->has_sampling = out->has_sampling || field(r, keys[i]);
-    out->temperature = (float)number(r, "temperature", 1, 0, 100);
-    out->top_p = (float)number(r, "top_p", 1, 0, 1);
-    out->min_p = (float)number(r, "min_p", 0, 0, 1);
-    out->repetition_penalty = (float)number(r, "repetition_penalty", 1, 0.01, 100);
-    out->top_k = integer(r, "top_k", 0, -1, INT32_MAX);
-    out->max_new_tokens = integer(r, "max_new_tokens", 0, 1, INT32_MAX);
+        out->has_sampling = out->has_sampling || mc_cfg_field(r, keys[i]);
+    out->temperature = (float)mc_cfg_number(r, "temperature", 1, 0, 100);
+    out->top_p = (float)mc_cfg_number(r, "top_p", 1, 0, 1);
+    out->min_p = (float)mc_cfg_number(r, "min_p", 0, 0, 1);
+    out->repetition_penalty = (float)mc_cfg_number(r, "repetition_penalty", 1, 0.01, 100);
+    out->top_k = mc_cfg_integer(r, "top_k", 0, -1, INT32_MAX);
+    out->max_new_tokens = mc_cfg_integer(r, "max_new_tokens", 0, 1, INT32_MAX);
+}
+
+/* What blocks a family's layers have. */
+static void read_blocks(struct mc_cfg_reader *r, const struct family *f,
+                        const struct mc_ckpt *c, struct mc_config *out)
+{
+    out->qkv_bias = (f->has & F_BIAS) && mc_cfg_boolean(r, "qkv_bias", true);
+    out->qk_norm = f->has & F_QK_NORM;
+    if (f->has & F_LATENT)
+        mc_cfg_read_latents(r, out);
+    if (f->has & F_INDEX)
+        mc_cfg_read_indexers(r, out);
+    if (f->has & F_EXPERTS)
+        mc_cfg_read_experts_qwen(r, f->has & F_SHARED, out);
+    else if (f->has & F_LATENT)
+        mc_cfg_read_experts_deepseek(r, out);
+    if (f->has & F_LATENT)
+        mc_cfg_read_drafts(r, c, out);
+}
+
+/* The text's part of a model that also sees. What both parts say must be one thing. */
+static void unwrap(struct mc_cfg_reader *r, struct mc_config *out)
+{
+    static const char *const both[] = {"tie_word_embeddings", "quantization_config"};
+    const char *type = json_string_value(mc_cfg_field(r, "model_type"));
+    const json_t *text = mc_cfg_field(r, "text_config");
+
+    if (!type || strcmp(type, WRAPPER) != 0)
+        return;
+    if (!json_is_object(text)) {
+        mc_cfg_bad(r, MC_EFORMAT, "text_config", "is missing");
+        return;
+    }
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++) {
+        const json_t *a = mc_cfg_field(r, both[i]), *b = json_object_get(text, both[i]);
+
+        if (a && b && !json_equal(a, b))
+            mc_cfg_bad(r, MC_EFORMAT, both[i], "is not the same in text_config");
+    }
+    snprintf(out->prefix, sizeof out->prefix, "language_model.");
+    r->o = text;
+    r->where = "config.json: text_config";
 }
 
 int mc_config_from_hf(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err)
 {
-    struct reader r = {.o = mc_ckpt_config(c), .where = "config.json", .err = err};
-    struct reader g = {.o = mc_ckpt_generation_config(c), .where = "generation_config.json",
-                       .err = err};
-    const struct family *f = find_family(&r);
+    struct mc_cfg_reader whole = {.o = mc_ckpt_config(c), .where = "config.json", .err = err};
+    struct mc_cfg_reader r = whole;
+    struct mc_cfg_reader g = {.o = mc_ckpt_generation_config(c),
+                              .where = "generation_config.json", .err = err};
+    const struct family *f;
+    const json_t *quant;
 
+    unwrap(&r, out);
+    f = r.rc < 0 ? NULL : find_family(&r);
     if (r.rc < 0)
         return r.rc;
     snprintf(out->family, sizeof out->family, "%s", f->model_type);
-    out->qkv_bias = f->qkv_bias;
-    out->qk_norm = f->qk_norm;
     read_sizes(&r, f, out);
-    must_be_string(&r, "hidden_act", "silu");
-    if (!f->qkv_bias)
-        must_be_false(&r, "attention_bias"); /* it would be on o_proj too */
-    must_be_false(&r, "mlp_bias");
-    out->tied = boolean(&r, "tie_word_embeddings", false);
-    read_window(&r, f, out);
-    read_rope(&r, out);
-    read_quantization(&r);
+    mc_cfg_must_be(&r, "hidden_act", "silu");
+    if (!(f->has & F_BIAS))
+        mc_cfg_must_be_false(&r, "attention_bias"); /* it would be on o_proj too */
+    mc_cfg_must_be_false(&r, "mlp_bias");
+    out->tied = mc_cfg_boolean(&r, "tie_word_embeddings", false);
+    if (r.rc == 0)
+        read_blocks(&r, f, c, out);
+    if (r.rc == 0)
+        read_window(&r, f, out);
+    mc_cfg_read_rope(&r, out);
+    quant = mc_cfg_field(&r, "quantization_config");
+    read_quantization(&r, quant ? quant : mc_cfg_field(&whole, "quantization_config"), out);
     read_ids(&r, out);
-    g.rc = r.rc;
+    whole.rc = r.rc;
+    read_ids(&whole, out);
+    g.rc = whole.rc;
     read_ids(&g, out);
     read_sampling(&g, out);
     return g.rc;

@@ -149,7 +149,9 @@ static void config_rope_that_is_not_understood_is_refused(void **state)
 {
     (void)state;
     refused(LLAMA, "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "rope_type dynamic");
-    refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", "rope_type yarn");
+    refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}",
+            "original_max_position_embeddings is missing");
+    refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "rope_type longrope");
     refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":7}}", "rope_type");
     refused(LLAMA, "{\"rope_scaling\":\"linear\"}", "rope_scaling is not an object");
     refused(LLAMA, "{\"rope_parameters\":[]}", "rope_parameters is not an object");
@@ -208,7 +210,7 @@ static void config_fields_that_change_the_result_are_refused_by_name(void **stat
     refused(QWEN3, "{\"attention_bias\":true}", "attention_bias");
     refused(LLAMA, "{\"mlp_bias\":true}", "mlp_bias");
     refused(LLAMA, "{\"tie_word_embeddings\":\"yes\"}", "tie_word_embeddings");
-    refused(LLAMA, "{\"quantization_config\":{\"quant_method\":\"awq\"}}", "quant_method awq");
+    refused(LLAMA, "{\"quantization_config\":{\"quant_method\":\"hqq\"}}", "quant_method hqq");
     refused(LLAMA, "{\"quantization_config\":{}}", "quant_method");
     refused(LLAMA, "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
                    "\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}}}", "sparse-24-bitmask");
