@@ -92,7 +92,7 @@ static void add_index(struct mc_pass *p, int32_t layer, void *q, void *k, void *
     struct mc_dsa_topk_p topk = {
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .index = y->index,
         .hi = c->index_heads, .topk = c->index_topk, .context = p->caps.context,
-        .qi = prep.qi, .gates = prep.gates, .idx = set};
+        .first = mc_pass_first(p, layer), .qi = prep.qi, .gates = prep.gates, .idx = set};
 
     MC_PASS_ADD(p, dsa_prep, &prep);
     MC_PASS_ADD_SCRATCH(p, dsa_topk, &topk);
@@ -109,7 +109,8 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q, const
     struct mc_mla_attn_p attn = {
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .h = h,
         .n_part = set && n_set < n_part ? n_set : n_part, .cap_decode = p->caps.seqs,
-        .scale = c->attn_scale, .q = q, .idx = set, .topk = c->index_topk};
+        .scale = c->attn_scale, .q = q, .idx = set, .topk = c->index_topk,
+        .first = mc_pass_first(p, layer)};
     size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, attn.n_part) * (size_t)h;
     struct mc_attn_merge_p merge = {
         .rows = s->rows, .h = h, .d = c->kv_lora, .n_part = attn.n_part,

@@ -121,9 +121,21 @@ struct mc_pass_watch {
 };
 int mc_pass_forward(struct mc_pass *p, struct mc_stream *s,
                     const struct mc_pass_watch *w);
-/* The residual stream [rows, H] and the final norm [rows, H], row type; device memory. */
-const void *mc_pass_residual(const struct mc_pass *p);
-const void *mc_pass_norm(const struct mc_pass *p);
+/* Enqueues the draft layer over the rows in mem, each a hidden state [H] in draft_hidden
+ * and the token behind it, at that token's position; f32 logits go where the model's do. A
+ * model without one does nothing; draft_hidden is NULL then. */
+int mc_pass_draft(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w);
+void *mc_pass_draft_hidden(struct mc_pass *p);
+
+/* What the last layer left, device memory; NULL where the model has no such thing. */
+enum mc_peek {
+    MC_PEEK_RESIDUAL,       /* [rows,H] row type */
+    MC_PEEK_NORM,           /* the last norm: after the last layer the model's own */
+    MC_PEEK_EXPERTS,        /* i32 [rows,top_k], best first */
+    MC_PEEK_EXPERT_WEIGHTS, /* f32 */
+    MC_PEEK_INDEX_SET,      /* i32 [rows,topk], rising, then -1 */
+};
+const void *mc_pass_peek(const struct mc_pass *p, enum mc_peek what);
 /* Enqueues the sample graph: chain, sample, commit to ring (host-visible [outs]). */
 int mc_pass_sample(struct mc_pass *p, struct mc_stream *s, struct mc_out *ring);
 

@@ -101,6 +101,25 @@ static void build_forward(struct mc_pass *p)
     mc_pass_mark(p, m->cfg.n_layer);
 }
 
+/* The draft layer, where the model has one; its logits go where the model's do. */
+static void build_draft(struct mc_pass *p)
+{
+    const struct mc_model *m = p->m;
+    int32_t i = m->cfg.n_layer;
+    const struct mc_layer *y = &m->layer[i];
+    struct mc_input in;
+
+    if (m->cfg.n_mtp == 0)
+        return;
+    p->to = &p->draft;
+    add_embed(p);
+    mc_pass_add_draft(p);
+    in = mc_pass_join(p, y->v[MC_V_ATTN_NORM], true, attn_of(p)->wants(p, y));
+    add_layer(p, i, &in, y->v[MC_V_NORM], MC_WANT_ROWS);
+    mc_pass_mark(p, i);
+    add_head(p);
+}
+
 static void build_sample(struct mc_pass *p)
 {
     const struct mc_model *m = p->m;
@@ -167,6 +186,7 @@ int mc_pass_open(const struct mc_model *m, const struct mc_pass_caps *caps,
     p->res = mc_pass_buffer(p, MC_USE_RES, hidden);
     p->norm = mc_pass_buffer(p, MC_USE_NORM, hidden);
     build_forward(p);
+    build_draft(p);
     build_sample(p);
     give_scratch(p);
     p->err = NULL;
@@ -232,12 +252,25 @@ int mc_pass_sample(struct mc_pass *p, struct mc_stream *s, struct mc_out *ring)
     return rc < 0 ? rc : last->op->run(s, &commit);
 }
 
-const void *mc_pass_residual(const struct mc_pass *p)
+int mc_pass_draft(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w)
 {
-    return p->res;
+    return run(&p->draft, p->draft.n, s, w);
 }
 
-const void *mc_pass_norm(const struct mc_pass *p)
+void *mc_pass_draft_hidden(struct mc_pass *p)
 {
-    return p->norm;
+    return p->buf[MC_USE_DRAFT_HIDDEN].p;
+}
+
+const void *mc_pass_peek(const struct mc_pass *p, enum mc_peek what)
+{
+    static const uint8_t use[] = {
+        [MC_PEEK_RESIDUAL] = MC_USE_RES,
+        [MC_PEEK_NORM] = MC_USE_NORM,
+        [MC_PEEK_EXPERTS] = MC_USE_EXPERT_IDS,
+        [MC_PEEK_EXPERT_WEIGHTS] = MC_USE_EXPERT_WEIGHTS,
+        [MC_PEEK_INDEX_SET] = MC_USE_INDEX_SET,
+    };
+
+    return p->buf[use[what]].p;
 }

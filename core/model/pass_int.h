@@ -146,6 +146,14 @@ struct mc_block {
 
 extern const struct mc_block mc_attn_gqa, mc_attn_mla, mc_ffn_dense, mc_ffn_moe;
 
+/* mtp.c: from the embeddings in p->x to the draft layer's input there */
+void mc_pass_add_draft(struct mc_pass *p);
+/* Where the entries of a layer begin: see mtp.c. */
+static inline int32_t mc_pass_first(const struct mc_pass *p, int32_t layer)
+{
+    return layer >= p->m->cfg.n_layer;
+}
+
 /* ffn_dense.c: glu and down into y [T,H]; also of a shared expert. */
 unsigned mc_glu_wants(const struct mc_pass *p, const struct mc_w *gate);
 void mc_glu_add(struct mc_pass *p, const struct mc_input *in, const struct mc_w *gate,

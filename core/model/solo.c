@@ -6,6 +6,7 @@
 #include "core/model/solo.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/model/memory.h"
 
@@ -94,7 +95,7 @@ void mc_solo_reset(struct mc_solo *s)
 }
 
 /* Fills the staging of one run; everything of the slot and its table at position 0. */
-static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
+static void stage(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
                   const int32_t *out_row, int32_t n_out, struct mc_table_apply_p *up)
 {
     int32_t *live = mc_staged(s->stage.live);
@@ -106,19 +107,19 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
     live[MC_LIVE_OUT] = n_out;
     for (int32_t i = 0; i < n; i++) {
         mc_staged(s->stage.tok)[i] = ids[i];
-        mc_staged(s->stage.pos)[i] = s->pos + i;
+        mc_staged(s->stage.pos)[i] = pos + i;
         mc_staged(s->stage.row_seq)[i] = 0;
     }
     mc_staged(s->stage.q0)[0] = 0;
     mc_staged(s->stage.q0)[1] = n;
-    mc_staged(s->stage.kv_len)[0] = s->pos + n;
+    mc_staged(s->stage.kv_len)[0] = pos + n;
     mc_staged(s->stage.slot)[0] = 0;
     for (int32_t i = 0; i < n_out; i++) {
         mc_staged(s->stage.out_row)[i] = out_row[i];
         mc_staged(s->stage.target)[i] = -1;
     }
     *s->n_init = 0;
-    if (s->pos == 0) {
+    if (pos == 0) {
         *s->slot_in = (struct mc_slot){.tok = -1, .samp = {.top_p = 1, .rep = 1}};
         s->delta[n_delta++] = (struct mc_delta){.what = MC_DELTA_SLOT};
         for (int32_t i = 0; i < s->n_page; i++) {
@@ -136,11 +137,11 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n,
 }
 
 /* What a golden file asks for may be anything. */
-static int check_run(const struct mc_solo *s, const int32_t *ids, int32_t n,
+static int check_run(const struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
                      const int32_t *out_row, int32_t n_out, struct mc_err *err)
 {
-    if (n < 1 || n > s->o.rows || n_out > s->o.outs || s->pos + n > s->o.context)
-        return mc_fail(err, MC_EARG, "%d rows at position %d of %d", n, s->pos,
+    if (n < 1 || n > s->o.rows || n_out > s->o.outs || pos + n > s->o.context)
+        return mc_fail(err, MC_EARG, "%d rows at position %d of %d", n, pos,
                        s->o.context);
     for (int32_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= s->m->cfg.vocab)
@@ -152,9 +153,11 @@ static int check_run(const struct mc_solo *s, const int32_t *ids, int32_t n,
     return 0;
 }
 
-int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
-                int32_t n_out, const struct mc_pass_watch *watch, const float **logits,
-                struct mc_err *err)
+typedef int (*pass_fn)(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w);
+
+static int run_at(struct mc_solo *s, pass_fn pass, const int32_t *ids, int32_t n, int32_t pos,
+                  const int32_t *out_row, int32_t n_out, const struct mc_pass_watch *watch,
+                  struct mc_err *err)
 {
     struct mc_backend *be = s->m->be;
     struct mc_page_init_p init = {.kv = s->dev.kv,
@@ -162,23 +165,46 @@ int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t 
                                   .n_list = s->n_init,
                                   .cap = s->n_page};
     struct mc_table_apply_p up;
-    int rc = check_run(s, ids, n, out_row, n_out, err);
+    int rc = check_run(s, ids, n, pos, out_row, n_out, err);
 
     if (rc < 0)
         return rc;
-    stage(s, ids, n, out_row, n_out, &up);
+    stage(s, ids, n, pos, out_row, n_out, &up);
     rc = mc_k_page_init(be, s->stream, &init);
     if (rc == 0)
         rc = mc_k_table_apply(be, s->stream, &up);
     if (rc == 0)
-        rc = mc_pass_forward(s->pass, s->stream, watch);
+        rc = pass(s->pass, s->stream, watch);
     if (rc == 0)
         rc = mc_solo_wait(s);
-    if (rc < 0)
-        return mc_fail(err, rc, "a pass failed: %s", mc_code_text(rc));
-    s->pos += n;
+    return rc < 0 ? mc_fail(err, rc, "a pass failed: %s", mc_code_text(rc)) : 0;
+}
+
+int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
+                int32_t n_out, const struct mc_pass_watch *watch, const float **logits,
+                struct mc_err *err)
+{
+    int rc = run_at(s, mc_pass_forward, ids, n, s->pos, out_row, n_out, watch, err);
+
+    if (rc == 0)
+        s->pos += n;
     *logits = s->dev.logits;
-    return 0;
+    return rc;
+}
+
+int mc_solo_draft(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
+                  const void *hidden, const int32_t *out_row, int32_t n_out,
+                  const struct mc_pass_watch *watch, const float **logits,
+                  struct mc_err *err)
+{
+    size_t row = (size_t)s->m->cfg.hidden * (s->m->be->row_dt == MC_F32 ? 4 : 2);
+    void *to = mc_pass_draft_hidden(s->pass);
+
+    if (!to || n < 1 || n > s->o.rows || pos < 1)
+        return mc_fail(err, MC_EARG, "no draft of %d rows at position %d", n, pos);
+    *logits = s->dev.logits;
+    memcpy(to, hidden ? hidden : mc_pass_peek(s->pass, MC_PEEK_NORM), (size_t)n * row);
+    return run_at(s, mc_pass_draft, ids, n, pos, out_row, n_out, watch, err);
 }
 
 int mc_solo_wait(struct mc_solo *s)

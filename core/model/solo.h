@@ -29,6 +29,12 @@ void mc_solo_reset(struct mc_solo *s);
 int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
                 int32_t n_out, const struct mc_pass_watch *watch, const float **logits,
                 struct mc_err *err);
+/* The draft layer over n tokens at positions pos.., each with the hidden state [H] before
+ * it; hidden NULL: those that the last run left, row by row. Needs a model with one. */
+int mc_solo_draft(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
+                  const void *hidden, const int32_t *out_row, int32_t n_out,
+                  const struct mc_pass_watch *watch, const float **logits,
+                  struct mc_err *err);
 int mc_solo_wait(struct mc_solo *s); /* until what is enqueued has run */
 const struct mc_pass *mc_solo_pass(const struct mc_solo *s);
 
