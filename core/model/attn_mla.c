@@ -104,11 +104,10 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q, const
     const struct mc_layer *y = &p->m->layer[layer];
     const struct mc_w *o = &y->w[MC_M_O];
     const struct mc_step_mem *s = p->mem;
-    int32_t h = p->m->heads.n, n_part = mc_pass_parts(p);
-    int32_t n_set = (c->index_topk + MC_SPLIT - 1) / MC_SPLIT;
+    int32_t h = p->m->heads.n, n_set = (c->index_topk + MC_SPLIT - 1) / MC_SPLIT;
     struct mc_mla_attn_p attn = {
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .h = h,
-        .n_part = set && n_set < n_part ? n_set : n_part, .cap_decode = p->caps.seqs,
+        .n_part = set ? n_set : mc_pass_parts(p), .cap_decode = p->caps.seqs,
         .scale = c->attn_scale, .q = q, .idx = set, .topk = c->index_topk,
         .first = mc_pass_first(p, layer)};
     size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, attn.n_part) * (size_t)h;

@@ -137,8 +137,8 @@ static int dsa_topk_need(const struct mc_dsa_topk_p *p, struct mc_need *need,
     const char *no = index_refuse(&p->kv, p->index, p->hi);
 
     (void)need;
-    if (!no && (p->topk < 1 || p->topk > MAX_TOPK))
-        no = "dsa_topk: topk below 1 or above 4096";
+    if (!no && (p->topk < 1 || p->topk > MAX_TOPK || p->first < 0))
+        no = "dsa_topk: topk below 1 or above 4096, or positions below 0";
     return no ? mc_refuse(why, no) : 0;
 }
 
@@ -171,8 +171,8 @@ static void topk_row(const struct mc_dsa_topk_p *p, int32_t t)
 
     if (p->slots[slot].bad)
         last = -1;
-    for (s = 0; s <= last; s++) {
-        best[n++] = mc_key(last < p->topk ? 0 : score(p, t, slot, s), s);
+    for (s = p->first; s <= last; s++) {
+        best[n++] = mc_key(last - p->first < p->topk ? 0 : score(p, t, slot, s), s);
         if (n == p->topk + TILE || s == last) {
             mc_vocab_sort(best, n);
             n = n < p->topk ? n : p->topk;

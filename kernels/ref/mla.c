@@ -195,8 +195,8 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *need,
     const char *no = latent_refuse(&p->kv);
 
     (void)need;
-    if (!no && (p->h < 1 || p->n_part < 1 || (p->idx && p->topk < 1)))
-        no = "mla_attn: h, n_part or topk below 1";
+    if (!no && (p->h < 1 || p->n_part < 1 || p->first < 0 || (p->idx && p->topk < 1)))
+        no = "mla_attn: h, n_part or topk below 1, or positions below 0";
     return no ? mc_refuse(why, no) : 0;
 }
 
@@ -282,6 +282,8 @@ static void attend_head(const struct mc_mla_attn_p *p, int32_t t, int32_t head)
     for (i = 0; i < n_part; i++) {
         int32_t a = i * MC_SPLIT, b = n < a + MC_SPLIT ? n : a + MC_SPLIT;
 
+        if (!list && a < p->first)
+            a = p->first;
         ml1[0] = -INFINITY;
         ml1[1] = 0;
         if (a < b)
