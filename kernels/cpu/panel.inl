@@ -119,11 +119,13 @@ static void unpack_ints(int from, const uint8_t *q, int nb, uint8_t *out)
 {
     int b, i, v;
 
-    for (b = 0; b < nb; b++)
+    for (b = 0; b < nb; b++) {
+        tile_ahead(from, q, b);
         for (i = 0; i < BLOCK / 2; i++)
             for (v = 0; v < PV; v++)
                 vi_store(out + (b * 16 + i) * 4 * PANEL + v * 4 * VN,
                          tile_pair(from, q, b, i, v));
+    }
 }
 
 /* y [n][16] = rows [t0, t0+n) of a times one panel. */

@@ -29,6 +29,11 @@ enum { T_I4, T_N4, T_I8, T_W16, T_F32, T_F16, T_BF16, T_E4M3 };
 /* Loops over registers: they must vanish. */
 #define FLAT _Pragma("GCC unroll 16")
 
+/* How far ahead packed weights are asked for. The processor's own prefetching leaves a tile
+ * waiting: with this, decode of SmolLM2-135M on one thread went from 91 to 133 tokens/s (and
+ * 4096 to 8192 made no difference). Past the last panel it does no harm. */
+enum { AHEAD = 4096, LINE = 64 };
+
 /* ---- integers ------------------------------------------------------------------------- */
 
 struct tile_i {
@@ -51,6 +56,15 @@ VEC vi tile_pair(int from, const uint8_t *q, int b, int i, int v)
     if (from == T_I8)
         return vi_load_i8((const int8_t *)q + (b * 16 + i) * 2 * PANEL + v * 2 * VN);
     return vi_load(q + (b * 16 + i) * 4 * PANEL + v * 4 * VN);
+}
+
+VEC void tile_ahead(int from, const uint8_t *q, int b)
+{
+    const int lines = from == T_W16 ? 0 : from == T_I8 ? 8 : 4;
+    int i;
+
+    FLAT for (i = 0; i < lines; i++)
+        __builtin_prefetch(q + (b * lines + i) * LINE + AHEAD);
 }
 
 /* acc += step `at` of the scales times its dots; b: the block whose activations they saw. */
@@ -87,6 +101,7 @@ VEC void tile_int(int from, int step, int min, int R, const struct tile_i *t)
         FLAT for (v = 0; v < PV; v++)
             acc[r][v] = vf_load(t->y + r * PANEL + v * VN);
     for (b = 0; b < t->n_block; b++) {
+        tile_ahead(from, t->q, b);
         FLAT for (part = 0; part < BLOCK / step; part++) {
             FLAT for (r = 0; r < chains * R; r++)
                 FLAT for (v = 0; v < PV; v++)
@@ -201,6 +216,7 @@ VEC vf tile_column(int from, const uint8_t *q, int64_t c, int v)
 /* P panels side by side: few rows of one panel would wait for their own sums. */
 VEC void tile_float(int from, int R, int P, const struct tile_f *t)
 {
+    const int bytes = PANEL * (from == T_F32 ? 4 : from == T_E4M3 ? 1 : 2); /* a column */
     vf acc[TILE_R][2][PV], x, w[2][PV];
     int c, r, p, v;
 
@@ -210,9 +226,11 @@ VEC void tile_float(int from, int R, int P, const struct tile_f *t)
                 acc[r][p][v] = t->scale ? vf_set(0)
                                         : vf_load(t->y + p * t->y_pitch + r * PANEL + v * VN);
     for (c = 0; c < t->k; c++) {
-        FLAT for (p = 0; p < P; p++)
+        FLAT for (p = 0; p < P; p++) {
+            __builtin_prefetch(t->q + p * t->q_pitch + c * bytes + AHEAD);
             FLAT for (v = 0; v < PV; v++)
                 w[p][v] = tile_column(from, t->q + p * t->q_pitch, c, v);
+        }
         FLAT for (r = 0; r < R; r++) {
             x = vf_set(t->x[r * t->x_pitch + c]);
             FLAT for (p = 0; p < P; p++)
