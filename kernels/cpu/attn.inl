@@ -171,24 +171,29 @@ MC_HOST_OP(ISA(gqa_attn), gqa_attn, gqa_attn_need, gqa_attn);
 static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need,
                            const char **why)
 {
-    const char *no = act_refuse(&p->act);
+    const char *no = p->out ? NULL : act_refuse(&p->act);
 
     (void)need;
-    if (!no && (p->act.k != p->h * p->d || p->act.k > MAX_COLS))
-        no = "attn_merge: columns that are not h*d, or more than 65536 of them";
+    if (!no && !p->out && p->act.k != p->h * p->d)
+        no = "attn_merge: columns that are not h*d";
+    if (!no && p->h * p->d > MAX_COLS)
+        no = "attn_merge: more than 65536 columns";
     return no ? mc_refuse(why, no) : 0;
 }
 
 static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct mc_attn_merge_p *p = ctx;
-    float row[MAX_COLS], ml[2], *o;
+    float buf[MAX_COLS], *row = buf, ml[2], *o;
     int64_t t, part;
     int32_t head, i, n;
 
     (void)lane;
     for (t = t0; t < t1; t++) {
         n = t < p->rows.live[MC_LIVE_DECODE] ? p->rows.pos[t] / MC_SPLIT + 1 : 1;
+        n = n < p->n_part ? n : p->n_part;
+        if (p->out)
+            row = (float *)p->out + t * p->h * p->d;
         for (head = 0; head < p->h; head++) {
             o = memset(row + (int64_t)head * p->d, 0, (size_t)p->d * sizeof row[0]);
             ml[0] = -INFINITY;
@@ -200,7 +205,8 @@ static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
             }
             mc_fold_end(ml, o, p->d);
         }
-        act_put(&p->act, t, 0, p->act.k, row);
+        if (!p->out)
+            act_put(&p->act, t, 0, p->act.k, row);
     }
 }
 

@@ -1,6 +1,6 @@
 /* cpu.c - the CPU backend: picks the instruction set, says which layouts there are.
  *
- * One binary holds the bodies of every width (body_*.c); the processor, or opts.cpu,
+ * One binary holds the bodies of every width (body_*.c, pages_*.c); the processor, or opts.cpu,
  * chooses at open. Owns the backend struct; THREAD: any. */
 #include "kernels/cpu/cpu.h"
 
@@ -11,8 +11,7 @@
 struct set {
     const char *name, *what;
     bool (*runs)(void);
-    const struct mc_op *embed, *join, *linear, *glu, *quant, *gqa_prep, *gqa_attn,
-        *attn_merge;
+    const struct mc_op *op[MC_N_OP];
 };
 
 #if defined(__x86_64__)
@@ -35,10 +34,8 @@ static bool always(void)
     return true;
 }
 
-#define OPS(isa)                                                                           \
-    &mc_cpu_embed_##isa, &mc_cpu_join_##isa, &mc_cpu_linear_##isa, &mc_cpu_glu_##isa,      \
-        &mc_cpu_quant_##isa, &mc_cpu_gqa_prep_##isa, &mc_cpu_gqa_attn_##isa,               \
-        &mc_cpu_attn_merge_##isa
+#define OP(op, isa) [MC_OP_##op] = &mc_cpu_##op##_##isa,
+#define OPS(isa) {MC_CPU_OPS(OP, isa)}
 
 static const struct set sets[] = { /* best first */
 #if defined(__x86_64__)
@@ -88,6 +85,7 @@ struct mc_backend *mc_cpu_open(const struct mc_backend_opts *o, const char **why
     const struct set *set = pick(o->cpu, why);
     struct mc_host *h;
     struct mc_backend *b;
+    int i;
 
     if (!set)
         return NULL;
@@ -103,13 +101,8 @@ struct mc_backend *mc_cpu_open(const struct mc_backend_opts *o, const char **why
     b->act_of = act_of;
     b->close = cpu_close;
     b->op[MC_OP_pack] = &mc_cpu_pack;
-    b->op[MC_OP_embed] = set->embed;
-    b->op[MC_OP_join] = set->join;
-    b->op[MC_OP_linear] = set->linear;
-    b->op[MC_OP_glu] = set->glu;
-    b->op[MC_OP_quant] = set->quant;
-    b->op[MC_OP_gqa_prep] = set->gqa_prep;
-    b->op[MC_OP_gqa_attn] = set->gqa_attn;
-    b->op[MC_OP_attn_merge] = set->attn_merge;
+    for (i = 0; i < MC_N_OP; i++)
+        if (set->op[i])
+            b->op[i] = set->op[i];
     return b;
 }

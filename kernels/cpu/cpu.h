@@ -88,14 +88,16 @@ uint16_t mc_cpu_run_of(uint16_t disk_fmt);
 /* The operations whose bodies are the same for every instruction set. */
 extern const struct mc_op mc_cpu_pack;
 
-/* The others, one set a width: body.inl makes them. */
-#define MC_CPU_SET(isa)                                                                    \
-    extern const struct mc_op mc_cpu_embed_##isa, mc_cpu_join_##isa, mc_cpu_linear_##isa,  \
-        mc_cpu_glu_##isa, mc_cpu_quant_##isa, mc_cpu_gqa_prep_##isa,                       \
-        mc_cpu_gqa_attn_##isa, mc_cpu_attn_merge_##isa;
-MC_CPU_SET(portable)
-MC_CPU_SET(avx2)
-MC_CPU_SET(avx512)
-#undef MC_CPU_SET
+/* The others, one set a width: body.inl and pages.inl make them. */
+#define MC_CPU_OPS(F, isa)                                                                 \
+    F(embed, isa) F(join, isa) F(linear, isa) F(glu, isa) F(quant, isa) F(gqa_prep, isa)   \
+    F(gqa_attn, isa) F(attn_merge, isa) F(route, isa) F(moe, isa) \
+    F(mla_prep, isa) F(mla_q, isa) F(mla_attn, isa) F(mla_out, isa) F(dsa_prep, isa)       \
+    F(dsa_topk, isa) F(mtp_in, isa)
+#define MC_CPU_OP(op, isa) extern const struct mc_op mc_cpu_##op##_##isa;
+MC_CPU_OPS(MC_CPU_OP, portable)
+MC_CPU_OPS(MC_CPU_OP, avx2)
+MC_CPU_OPS(MC_CPU_OP, avx512)
+#undef MC_CPU_OP
 
 #endif

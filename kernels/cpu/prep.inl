@@ -1,7 +1,5 @@
 /* prep.inl - gqa_prep: norm and rotate q and k, write k and v to their pages. */
 
-enum { MAX_D = 512 };
-
 static const char *heads_refuse(const struct mc_kv *kv, int32_t h)
 {
     if (kv->hk < 1 || h < 1 || h % kv->hk != 0)
@@ -21,38 +19,6 @@ static int gqa_prep_need(const struct mc_gqa_prep_p *p, struct mc_need *need,
                 p->rope.off + p->rope.dim > p->kv.d))
         no = "gqa_prep: rotated dims are odd or outside of the head";
     return no ? mc_refuse(why, no) : 0;
-}
-
-static void norm_head(float *x, const float *w, float eps, int32_t d)
-{
-    vf sum = vf_set(0);
-    int32_t i;
-
-    for (i = 0; i < d; i += VN)
-        sum = vf_fma(vf_load(x + i), vf_load(x + i), sum);
-    norm_row(x, w, 1 / sqrtf(vf_sum(sum) / (float)d + eps), d, x);
-}
-
-static void rope_head(float *x, const struct mc_rope *rope, const float *c, const float *s)
-{
-    int32_t half = rope->dim / 2, i;
-
-    x += rope->off;
-    if (rope->pair == MC_ROPE_HALVES) {
-        for (i = 0; i < half; i++) {
-            float a = x[i], b = x[i + half];
-
-            x[i] = a * c[i] - b * s[i];
-            x[i + half] = b * c[i] + a * s[i];
-        }
-    } else {
-        for (i = 0; i < half; i++) {
-            float a = x[2 * i], b = x[2 * i + 1];
-
-            x[2 * i] = a * c[i] - b * s[i];
-            x[2 * i + 1] = b * c[i] + a * s[i];
-        }
-    }
 }
 
 static void put_fp8(const struct mc_kv *kv, uint8_t *page, int v, int32_t g, int32_t pos,
@@ -92,30 +58,25 @@ static void prep_row(const struct mc_gqa_prep_p *p, int64_t t)
     const struct mc_kv *kv = &p->kv;
     const float *k_fixed = kv->k_scale ? kv->k_scale + p->layer : NULL;
     const float *v_fixed = kv->v_scale ? kv->v_scale + p->layer : NULL;
-    int32_t slot = p->rows.slot[p->rows.row_seq[t]], pos = p->rows.pos[t], d = kv->d, g, i;
+    int32_t slot = p->rows.slot[p->rows.row_seq[t]], pos = p->rows.pos[t], d = kv->d, g;
     float *q = (float *)p->q + t * p->h * d, *k = (float *)p->k + t * kv->hk * d;
     const float *v = (const float *)p->v + t * kv->hk * d;
     float c[MAX_D / 2], s[MAX_D / 2];
     uint8_t *page;
 
-    for (i = 0; i < p->rope.dim / 2; i++) {
-        float angle = (float)pos * p->rope.inv_freq[i];
-
-        c[i] = cosf(angle) * p->rope.mul;
-        s[i] = sinf(angle) * p->rope.mul;
-    }
+    rope_angles(&p->rope, pos, c, s);
     for (g = 0; g < p->h; g++) {
         if (p->q_norm)
-            norm_head(q + g * d, p->q_norm, p->eps, d);
-        rope_head(q + g * d, &p->rope, c, s);
+            rms_norm(q + g * d, p->q_norm, p->eps, d, q + g * d);
+        rope_head(q + g * d + p->rope.off, &p->rope, c, s);
     }
     if (p->slots[slot].bad)
         return;
     page = mc_kv_page(kv, p->layer, slot, pos);
     for (g = 0; g < kv->hk; g++) {
         if (p->k_norm)
-            norm_head(k + g * d, p->k_norm, p->eps, d);
-        rope_head(k + g * d, &p->rope, c, s);
+            rms_norm(k + g * d, p->k_norm, p->eps, d, k + g * d);
+        rope_head(k + g * d + p->rope.off, &p->rope, c, s);
         kv_put(kv, page, 0, g, pos, k_fixed, k + g * d);
         kv_put(kv, page, 1, g, pos, v_fixed, v + g * d);
     }

@@ -122,15 +122,6 @@ static float add_row(const float *x, float *res, int32_t h, bool first)
     return vf_sum(sum);
 }
 
-static void norm_row(const float *x, const float *w, float r, int32_t n, float *out)
-{
-    int32_t i;
-
-    for (i = 0; i < n; i += VN)
-        vf_store(out + i,
-                 vf_mul(vf_mul(vf_load(x + i), vf_set(r)), vf_load(w + i)));
-}
-
 static void join_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct mc_join_p *p = ctx;
@@ -187,3 +178,37 @@ static int quant(struct mc_par *par, const struct mc_quant_p *p)
 }
 
 MC_HOST_OP(ISA(quant), quant, quant_need, quant);
+
+/* ---- mtp_in --------------------------------------------------------------------------- */
+
+static int mtp_in_need(const struct mc_mtp_in_p *p, struct mc_need *need, const char **why)
+{
+    const char *no = act_refuse(&p->act);
+
+    (void)need;
+    if (!no && (p->h % BLOCK != 0 || p->h > MAX_H || p->act.k != 2 * p->h))
+        no = "mtp_in: columns that are no multiple of 32, above 65536, or not half of act's";
+    return no ? mc_refuse(why, no) : 0;
+}
+
+static void mtp_in_rows(void *ctx, int64_t t0, int64_t t1, int lane)
+{
+    const struct mc_mtp_in_p *p = ctx;
+    float norm[MAX_H];
+
+    (void)lane;
+    for (; t0 < t1; t0++) {
+        rms_norm((const float *)p->emb + t0 * p->h, p->enorm, p->eps, p->h, norm);
+        act_put(&p->act, t0, 0, p->h, norm);
+        rms_norm((const float *)p->hidden + t0 * p->h, p->hnorm, p->eps, p->h, norm);
+        act_put(&p->act, t0, p->h, p->h, norm);
+    }
+}
+
+static int mtp_in(struct mc_par *par, const struct mc_mtp_in_p *p)
+{
+    mc_par_for(par, *p->n_live, 4, mtp_in_rows, (void *)p);
+    return 0;
+}
+
+MC_HOST_OP(ISA(mtp_in), mtp_in, mtp_in_need, mtp_in);

@@ -26,9 +26,6 @@ enum {
 /* How a tile reads weights: from a packed panel, or unpacked from scratch memory. */
 enum { T_I4, T_N4, T_I8, T_W16, T_F32, T_F16, T_BF16, T_E4M3 };
 
-/* Loops over registers: they must vanish. */
-#define FLAT _Pragma("GCC unroll 16")
-
 /* How far ahead packed weights are asked for. The processor's own prefetching leaves a tile
  * waiting: with this, decode of SmolLM2-135M on one thread went from 91 to 133 tokens/s (and
  * 4096 to 8192 made no difference). Past the last panel it does no harm. */
