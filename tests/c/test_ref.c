@@ -284,6 +284,29 @@ static void ref_glu_is_silu_of_gate_times_up(void **state)
     kern_close(&k);
 }
 
+static void ref_mtp_in_norms_token_and_state(void **state)
+{
+    struct kern k = kern_ref(1, -1);
+    struct mc_act act = act_new(MC_A_F32, 2, 4);
+    float emb[] = {3, 4, 9, 9}, hidden[] = {1, -1, 9, 9}, e[] = {1, 2}, h[] = {3, -4};
+    int32_t live = 1;
+    struct mc_mtp_in_p p = {.n_live = &live, .cap = 2, .h = 2, .emb = emb, .hidden = hidden,
+                            .enorm = e, .hnorm = h, .eps = 0.5f, .act = act};
+    const float *y = act.x;
+
+    (void)state;
+    kern_run(&k, mtp_in, p);
+    assert_float_equal(y[0], 3 / sqrt(13), 1e-6);
+    assert_float_equal(y[1], 8 / sqrt(13), 1e-6);
+    assert_float_equal(y[2], 3 / sqrt(1.5), 1e-6);
+    assert_float_equal(y[3], 4 / sqrt(1.5), 1e-6);
+    assert_true(y[4] == 0 && y[7] == 0); /* not live */
+    p.h = 3;
+    assert_non_null(kern_refuses(&k, mtp_in, p));
+    act_free(&act);
+    kern_close(&k);
+}
+
 static void ref_pack_takes_a_slice_as_f32(void **state)
 {
     struct kern k = kern_ref(2, -1);
@@ -316,6 +339,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(ref_linear_multiplies_adds_bias_and_fans_out),
     cmocka_unit_test(ref_linear_multiplies_decoded_activations),
     cmocka_unit_test(ref_glu_is_silu_of_gate_times_up),
+    cmocka_unit_test(ref_mtp_in_norms_token_and_state),
     cmocka_unit_test(ref_pack_takes_a_slice_as_f32),
 };
 
