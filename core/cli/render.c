@@ -2,7 +2,8 @@
  *
  * MODEL's own chat template or a FILE.jinja; the conversation is JSON ({"messages": ...} and
  * whatever else the template reads), from --input or stdin. For a MODEL messages are brought
- * to one spelling first, as serving does; a lone template gets them as they are. --tokens prints ids instead.
+ * to one spelling first, as serving does; a lone template gets them as they are. --tokens
+ * prints ids instead.
  * MASCON_NOW (Unix seconds) pins the template's clock. OWNS nothing afterwards.
  * THREAD: main. */
 #define _GNU_SOURCE
