@@ -29,42 +29,13 @@ int mc_load_find(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
     return rc;
 }
 
-/* Feed-forward widths are cut where every format can be: a k-quant's block has 256
- * columns, others and rounded activations 32. The rows of gate and up must fall in step
- * with the columns of down, so their unit is the same. */
-static int32_t width_unit(int32_t n)
-{
-    return n % 256 == 0 ? 256 : n % 32 == 0 ? 32 : 1;
-}
-
 int mc_load_cut(struct mc_loader *l, const struct mc_tensor_spec *t,
                 const struct mc_disk *d, struct mc_pack_p *p)
 {
     const struct mc_model *m = l->m;
-    struct mc_span rows = {0, t->n}, cols = {0, t->k}, part;
+    struct mc_span rows, cols;
 
-    switch ((enum mc_cut)t->cut) {
-    case MC_CUT_NONE:
-        break;
-    case MC_CUT_HEADS:
-        part = m->heads;
-        rows = (struct mc_span){t->n / m->cfg.n_head * part.at, t->n / m->cfg.n_head * part.n};
-        break;
-    case MC_CUT_KV:
-        part = m->kv_heads;
-        rows = (struct mc_span){m->cfg.head_dim * part.at, m->cfg.head_dim * part.n};
-        break;
-    case MC_CUT_ROWS:
-        rows = mc_share(t->n, width_unit(t->n), m->slice);
-        break;
-    case MC_CUT_HEAD_COLS:
-        part = m->heads;
-        cols = (struct mc_span){t->k / m->cfg.n_head * part.at, t->k / m->cfg.n_head * part.n};
-        break;
-    case MC_CUT_COLS:
-        cols = mc_share(t->k, width_unit(t->k), m->slice);
-        break;
-    }
+    mc_tensor_cut(&m->cfg, t, m->slice, &rows, &cols);
     if (rows.n < 1 || cols.n < 1)
         return mc_fail_param(l->err, MC_EUNSUP, "ranks", "--ranks %d: nothing of %s [%d, %d] "
                              "is left for rank %d", m->slice.n, t->name, t->n, t->k,
@@ -161,18 +132,14 @@ static int load_matrix(struct mc_loader *l, const struct mc_tensor_spec *t, stru
 static int load_vector(struct mc_loader *l, const struct mc_tensor_spec *t, float **out)
 {
     const struct mc_model *m = l->m;
-    struct mc_span part = {0, t->n};
+    struct mc_span part, none;
     char name[MC_TENSOR_NAME + 32];
     float *host = malloc((size_t)t->n * sizeof *host);
     int rc;
 
     if (!host)
         return mc_fail(l->err, MC_ENOMEM, "no memory for %s", t->name);
-    if (t->cut == MC_CUT_HEADS || t->cut == MC_CUT_KV) {
-        part = t->cut == MC_CUT_KV ? m->kv_heads : m->heads;
-        part.at *= m->cfg.head_dim;
-        part.n *= m->cfg.head_dim;
-    }
+    mc_tensor_cut(&m->cfg, t, m->slice, &part, &none);
     mc_tensor_name(t, m->cfg.prefix, 0, name);
     rc = mc_ckpt_vector(l->c, name, t->n, host, l->err);
     if (rc == 0) {
@@ -246,7 +213,7 @@ static int load_all(struct mc_loader *l)
     if (c->tied)
         m->end.w[MC_M_HEAD] = m->end.w[MC_M_EMBED];
     m->head_bytes = m->end.w[MC_M_HEAD].bytes;
-    m->row0 = mc_share(c->vocab, width_unit(c->vocab), m->slice).at;
+    m->row0 = mc_share(c->vocab, mc_width_unit(c->vocab), m->slice).at;
     return 0;
 }
 

@@ -226,3 +226,46 @@ bool mc_share_heads(const struct mc_config *c, struct mc_slice s, struct mc_span
     *kv = (struct mc_span){q->at / per, 1};
     return s.n % c->n_kv_head == 0 && per % (s.n / c->n_kv_head) == 0;
 }
+
+/* Feed-forward widths are cut where every format can be: a k-quant's block has 256
+ * columns, others and rounded activations 32. The rows of gate and up must fall in step
+ * with the columns of down, so their unit is the same. */
+int32_t mc_width_unit(int32_t n)
+{
+    return n % 256 == 0 ? 256 : n % 32 == 0 ? 32 : 1;
+}
+
+/* The part of n rows or columns that belong to n_head heads evenly. */
+static struct mc_span of_heads(int32_t n, int32_t n_head, struct mc_span heads)
+{
+    return (struct mc_span){n / n_head * heads.at, n / n_head * heads.n};
+}
+
+void mc_tensor_cut(const struct mc_config *c, const struct mc_tensor_spec *t,
+                   struct mc_slice s, struct mc_span *rows, struct mc_span *cols)
+{
+    struct mc_span q = {0}, kv = {0};
+
+    mc_share_heads(c, s, &q, &kv);
+    *rows = (struct mc_span){0, t->n};
+    *cols = (struct mc_span){0, t->k};
+    switch ((enum mc_cut)t->cut) {
+    case MC_CUT_NONE:
+        break;
+    case MC_CUT_HEADS:
+        *rows = of_heads(t->n, c->n_head, q);
+        break;
+    case MC_CUT_KV:
+        *rows = of_heads(t->n, c->n_kv_head, kv);
+        break;
+    case MC_CUT_ROWS:
+        *rows = mc_share(t->n, mc_width_unit(t->n), s);
+        break;
+    case MC_CUT_HEAD_COLS:
+        *cols = of_heads(t->k, c->n_head, q);
+        break;
+    case MC_CUT_COLS:
+        *cols = mc_share(t->k, mc_width_unit(t->k), s);
+        break;
+    }
+}

@@ -96,11 +96,19 @@ struct mc_slice {
     int32_t rank, n;
 };
 
+/* Feed-forward widths and vocabularies are shared in units of so many. */
+int32_t mc_width_unit(int32_t n);
+
 /* A rank's share of `all`, in whole units. */
 struct mc_span mc_share(int32_t all, int32_t unit, struct mc_slice s);
 
 /* The query and kv heads of a rank; false when they can't be shared so. */
 bool mc_share_heads(const struct mc_config *c, struct mc_slice s, struct mc_span *q,
                     struct mc_span *kv);
+
+/* The rows and columns of a matrix, or the values of a vector (rows), that a rank has. The
+ * heads can be shared. */
+void mc_tensor_cut(const struct mc_config *c, const struct mc_tensor_spec *t,
+                   struct mc_slice s, struct mc_span *rows, struct mc_span *cols);
 
 #endif

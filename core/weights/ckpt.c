@@ -296,6 +296,20 @@ static int open_tensors(struct mc_ckpt *c, const char *path, struct mc_err *err)
     return rc;
 }
 
+static int open_config(struct mc_ckpt *c, const char *path, struct mc_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+
+    if (!dir)
+        return mc_fail(err, MC_ENOMEM, "no memory for a path");
+    c->dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(dir);
+    if (c->dir < 0)
+        return mc_fail(err, errno == ENOENT ? MC_ENOENT : MC_EIO, "%s", strerror(errno));
+    return mc_hf_open_config(c, slash ? slash + 1 : path, err);
+}
+
 static int open_as(int (*how)(struct mc_ckpt *, const char *, struct mc_err *),
                    const char *path, struct mc_ckpt **out, struct mc_err *err)
 {
@@ -328,6 +342,11 @@ int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err)
 int mc_ckpt_open_tensors(const char *path, struct mc_ckpt **out, struct mc_err *err)
 {
     return open_as(open_tensors, path, out, err);
+}
+
+int mc_ckpt_open_config(const char *path, struct mc_ckpt **out, struct mc_err *err)
+{
+    return open_as(open_config, path, out, err);
 }
 
 void mc_ckpt_close(struct mc_ckpt *c)

@@ -60,6 +60,8 @@ const struct mc_tensor_ref *mc_ckpt_ref(const struct mc_ckpt *c, const char *nam
 #define MC_HF_SINGLE "model.safetensors"
 #define MC_HF_INDEX "model.safetensors.index.json"
 int mc_hf_open(struct mc_ckpt *c, struct mc_err *err);
+/* The file of that name alone, as its config.json. */
+int mc_hf_open_config(struct mc_ckpt *c, const char *name, struct mc_err *err);
 
 /* safetensors.c, gguf.c: check c->map[map] and add its tensors. */
 int mc_safetensors_read(struct mc_ckpt *c, int32_t map, struct mc_err *err);

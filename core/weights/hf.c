@@ -218,3 +218,14 @@ int mc_hf_open(struct mc_ckpt *c, struct mc_err *err)
     rc = open_shard(c, MC_HF_SINGLE, err);
     return rc < 0 ? rc : mc_ckpt_sort(c, err);
 }
+
+int mc_hf_open_config(struct mc_ckpt *c, const char *name, struct mc_err *err)
+{
+    int rc;
+
+    c->kind = MC_CKPT_HF;
+    rc = read_json(c, name, JSON_MAX, 1, &c->config, err);
+    if (rc == 0 && !c->config)
+        rc = mc_fail(err, MC_ENOENT, "no such file");
+    return rc < 0 ? rc : mc_ckpt_sort(c, err);
+}

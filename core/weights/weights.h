@@ -39,6 +39,8 @@ struct mc_stored {
 int mc_ckpt_open(const char *path, struct mc_ckpt **out, struct mc_err *err);
 /* One safetensors file and nothing beside it: no config, no model. */
 int mc_ckpt_open_tensors(const char *path, struct mc_ckpt **out, struct mc_err *err);
+/* One config.json, under whatever name, and no tensors: for plans. */
+int mc_ckpt_open_config(const char *path, struct mc_ckpt **out, struct mc_err *err);
 void mc_ckpt_close(struct mc_ckpt *c);
 /* 0, or MC_EIO when a file could not be read where it was: what was read is not the
  * checkpoint. To be asked after reading, whatever the reading said. */
