@@ -75,6 +75,7 @@ int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_chat(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_render(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_serve(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_version(int argc, char **argv, const struct mc_lua_half *lua);

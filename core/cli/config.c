@@ -119,27 +119,34 @@ static int set_int(const struct mc_setting *row, const char *text, int64_t *out,
     return 0;
 }
 
-static int set_size(const struct mc_setting *row, const char *text, int64_t *out,
-                    const char *shown, struct mc_err *err)
+bool mc_size_of(const char *text, double whole, double *out)
 {
     static const char units[] = "KMGT";
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     char *end;
     double v = strtod(text, &end), scale = 1;
     const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
 
     if (*end == '%') {
-        scale = memory / 100;
+        scale = whole / 100;
         end++;
     } else if (unit) {
         scale = (double)(1ull << (10 * (unit - units + 1)));
         end++;
         end += strncmp(end, "iB", 2) == 0 ? 2 : *end == 'B';
     }
-    if (end == text || *end || !(v >= 0) || v * scale > 9e15)
+    *out = v * scale;
+    return end != text && !*end && v >= 0 && *out <= 9e15;
+}
+
+static int set_size(const struct mc_setting *row, const char *text, int64_t *out,
+                    const char *shown, struct mc_err *err)
+{
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE), bytes;
+
+    if (!mc_size_of(text, memory, &bytes))
         return mc_fail_param(err, MC_EARG, row->key,
                              "%s: '%.60s' is no size (write 512M, 8G or 60%%)", shown, text);
-    *out = (int64_t)(v * scale);
+    *out = (int64_t)bytes;
     return 0;
 }
 

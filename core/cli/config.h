@@ -71,6 +71,9 @@ int mc_settings_file(struct mc_settings *s, const json_t *table, struct mc_err *
 /* A setting by key ("max_context"), or -1; *nearest is then the closest key. */
 int mc_setting_find(const char *key, const char **nearest);
 
+/* "512M", "44.9G" or "60%" of the whole, as bytes; false when text is no size. */
+bool mc_size_of(const char *text, double whole, double *out);
+
 /* A mascon.lua that restores these settings; malloced. */
 char *mc_settings_dump(const struct mc_settings *s);
 /* {key: value}; a new reference. */

@@ -32,6 +32,8 @@ const struct mc_cmd mc_cmds[] = {
      mc_cmd_eval},
     {"kv", "", "KV pages of a running server", mc_cmd_verb},
     {"log", "[UNIT] LEVEL", "change a log level", mc_cmd_verb},
+    {"plan", "MODEL|config.json [flags]", "what a model needs of memory, and what fits",
+     mc_cmd_plan},
     {"policy", "[list | check | diff | test | init]",
      "what policies run; tries, tests, compares, begins them", mc_cmd_policy},
     {"reload", "", "load the policies again", mc_cmd_verb},

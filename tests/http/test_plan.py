@@ -1,0 +1,102 @@
+"""`mascon plan`: the published figures of large models from their config.json, and flags."""
+import json
+import subprocess
+
+from mascon import MASCON, main
+
+GIB = 2**30
+KIMI, GLM = "tests/configs/kimi-k2.6.json", "tests/configs/glm-5.2-fp8.json"
+
+
+def run(*args):
+    p = subprocess.run([MASCON, "plan", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                       timeout=60)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def plan(*args):
+    status, out, err = run(*args, "--json")
+    assert status == 0, err
+    return json.loads(out)
+
+
+def close(got, want, within=0.001):
+    assert abs(got / want - 1) < within, (got, want)
+
+
+def plan_gives_the_published_weights():
+    kimi = plan(KIMI, "--ranks", "8", "--gpu", "h200")
+    assert kimi["n_tensors"] == 208215 and kimi["kv"] == "bf16" and kimi["fits"]
+    close(kimi["weights_bytes"], 594.2e9)
+    close(kimi["weights_bytes_rank"], 70.9 * GIB)
+    glm = plan(GLM, "--ranks", "8", "--gpu", "h200")
+    assert glm["n_tensors"] == 118629
+    close(glm["weights_bytes"], 755.6e9)
+    close(glm["weights_bytes_rank"], 89.5 * GIB)
+    for p in (kimi, glm):
+        assert sum(c["bytes"] for c in p["classes"]) == p["weights_bytes"]
+        assert sum(c["n_tensors"] for c in p["classes"]) == p["n_tensors"]
+
+
+def plan_gives_the_tokens_of_a_pool():
+    for kv, tokens in (("bf16", 686_000), ("fp8-plain", 1_372_000), ("fp8-656", 1_205_000)):
+        p = plan(KIMI, "--ranks", "8", "--gpu", "h200", "--kv", kv, "--kv-memory", "44.9G")
+        close(p["kv_tokens"], tokens)
+        assert p["kv_tokens"] % 64 == 0 and p["fits"]
+    p = plan(KIMI, "--ranks", "8", "--kv", "fp8-plain", "--kv-memory", "44.9G",
+             "--shard-tokens", "8")
+    close(p["kv_tokens"], 10_980_000)
+
+
+def plan_gives_the_bytes_of_a_token():
+    for kv, layers, index, mtp in (("bf16", 89856, 2772, 1284), ("fp8-plain", 44928, 2772, 708),
+                                   ("fp8-656", 51168, 2772, 788)):
+        p = plan(GLM, "--kv", kv)
+        assert p["kv_parts"] == {"layers": layers, "index": index, "mtp": mtp}, p["kv_parts"]
+        assert p["kv_bytes_token"] == layers + index + mtp
+    assert plan(KIMI, "--kv", "fp8")["kv"] == "fp8-656"
+
+
+def plan_says_when_sharding_tokens_pays():
+    p = plan(KIMI, "--ranks", "8", "--gpu", "h200")
+    assert 100 < p["crossover_tokens_64"] < p["crossover_tokens"] < 1_000_000
+    assert p["crossover_model"]
+    assert plan(KIMI)["crossover_tokens"] is None
+
+
+def plan_says_when_it_does_not_fit():
+    assert not plan(KIMI, "--ranks", "4", "--gpu", "h100")["fits"]
+    assert not plan(KIMI, "--ranks", "8", "--gpu", "h200", "--kv-memory", "100G")["fits"]
+    assert plan(KIMI, "--ranks", "8", "--gpu", "b200", "--kv-memory", "50%")["fits"]
+
+
+def plan_reads_the_tensors_of_a_checkpoint_that_is_there():
+    for model, config in (("tests/models/tiny-llama-w4a16",
+                           "tests/models/tiny-llama-w4a16/config.json"),
+                          ("tests/models/tiny-kimi", "tests/models/tiny-kimi/config.json")):
+        a, b = plan(model), plan(config)
+        assert a["weights_bytes"] == b["weights_bytes"], (a, b)
+        assert a["n_tensors"] == b["n_tensors"]
+    gguf = plan("tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf")
+    assert gguf["classes"][1]["format"] == "q8_0", gguf["classes"]
+    status, out, _ = run("tests/models/tiny-qwen3-moe", "--ranks", "2")
+    assert status == 0 and "experts" in out and "it fits" in out, out
+
+
+def plan_refuses_what_is_wrong_by_its_flag():
+    for args, says in ((("--gpu", "a100"), "--gpu a100"), (("--ranks", "0"), "--ranks"),
+                       (("--kv", "fp4"), "--kv fp4"),
+                       (("--kv-memory", "x"), "--kv-memory"),
+                       (("--ranks", "8", "--shard-tokens", "3"), "--shard-tokens 3")):
+        status, _, err = run(KIMI, *args)
+        assert status == 1 and says in err, (args, err)
+    for args in (("--ranks", "2", "--shard-tokens", "2"), ("--ranks", "3")): # 8 heads over 2
+        status, _, err = run("tests/models/tiny-llama", *args)
+        assert status == 1 and " ".join(args[-2:]) in err, err
+    assert run("tests/configs/none.json")[0] == 1
+    assert run()[0] == 2
+
+
+if __name__ == "__main__":
+    main([v for k, v in list(globals().items())
+          if k.startswith("plan_") and callable(v)])
