@@ -51,6 +51,7 @@ static int open_vm(struct mc_policies *p, struct mc_generation *g, struct mc_ste
 {
     struct mc_step_opts o = step_opts(p);
 
+    o.follow = p->follow && p->follow == g->number;
     return mc_trial_open(&o, g, out, err);
 }
 
@@ -70,13 +71,22 @@ static void add_known(struct mc_policies *p, struct mc_generation *g)
 int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed,
                     struct mc_stepvm **out, struct mc_err *err)
 {
+    const struct mc_source *init = NULL;
     struct mc_generation *g;
     int rc = mc_generation_open(dir, &g, err);
     bool same;
 
     *out = NULL;
     if (rc < 0)
-        return rc;
+        goto unread;
+    if (dir[0])
+        rc = mc_generation_source(g, "init", &init, err);
+    if (rc == 0 && dir[0] && !init) /* or the built-in set would take over unasked */
+        rc = mc_fail(err, MC_EPOLICY, "init.lua is gone from %s: what it named goes on", dir);
+    if (rc < 0) {
+        mc_generation_unref(g);
+        goto unread;
+    }
     rc = open_vm(p, g, out, err);
     same = only_if_changed && g->hash == p->tried;
     p->tried = g->hash;
@@ -92,6 +102,9 @@ int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed
     }
     mc_generation_unref(g);
     return same ? 0 : rc;
+unread:
+    p->tried = 0; /* what comes back is tried, though it be what was there */
+    return rc;
 }
 
 /* ---- what the engine tells ------------------------------------------------------------ */
@@ -180,23 +193,46 @@ static void take_events(struct mc_policies *p)
         mc_warn("policy", "%u lines from scripts were dropped: they came too fast", dropped);
 }
 
-/* Ends VMs that the engine is done with; says where the lost ones were. */
+/* Generation `number` has a new spare, which notes lines or no longer does. */
+static void follow(struct mc_policies *p, uint32_t number, bool on)
+{
+    p->follow = on ? number : 0;
+    mc_stepvm_close(atomic_exchange(&p->spare, NULL));
+}
+
+/* Where a lost VM was: the line that ran; or the hook's own, when run again it ends (it
+ * depends on what the VM had come to hold). Then its successors note lines as they go,
+ * slower, until one is caught. */
+static void say_lost(struct mc_policies *p, const struct mc_stepvm *s)
+{
+    char at[80], text[400];
+    bool found;
+
+    if (s->opts.follow)
+        snprintf(at, sizeof at, "%s", s->vm->at);
+    else
+        mc_trial_find(s, at, sizeof at);
+    found = at[0];
+    snprintf(text, sizeof text, "generation %u: %s used up its %s %s %s%s; the built-in policy "
+             "served; VM %d of %d abandoned", s->gen->number, mc_hook_names[s->last],
+             s->vm->lost == MC_EBUDGET ? "time" : "memory", found ? "at" : "in the hook at",
+             found ? at : s->place[s->last],
+             found ? "" : " (not when run again: its next VMs note lines)",
+             atomic_load(&p->lost), MC_LOST_MAX);
+    mc_builder_error(p, text);
+    if (!found || p->follow == s->gen->number)
+        follow(p, s->gen->number, !found);
+}
+
+/* Ends VMs that the engine is done with. */
 static void take_dead(struct mc_policies *p)
 {
     struct mc_stepvm *s = atomic_exchange(&p->dead, NULL), *next;
-    char at[80], text[400];
 
     for (; s; s = next) {
         next = s->next;
-        if (s->vm->lost) {
-            mc_trial_find(s, at, sizeof at);
-            snprintf(text, sizeof text, "generation %u: %s used up its %s%s%s; VM %d of %d "
-                     "abandoned", s->gen->number, mc_hook_names[s->last],
-                     s->vm->lost == MC_EBUDGET ? "time" : "memory",
-                     at[0] ? " at " : " (not when run again)", at, atomic_load(&p->lost),
-                     MC_LOST_MAX);
-            mc_builder_error(p, text);
-        }
+        if (s->vm->lost)
+            say_lost(p, s);
         mc_stepvm_close(s);
     }
 }
@@ -327,8 +363,10 @@ static void do_jobs(struct mc_policies *p)
 
 void mc_builder_watch(struct mc_policies *p)
 {
-    /* Written and closed, or moved here: editors' renames and a `..data` link's swap. */
-    const uint32_t what = IN_CLOSE_WRITE | IN_MOVED_TO;
+    /* Written and closed, or moved here: editors' renames and a `..data` link's swap. Or
+     * gone, which is a mistake that has to be told. */
+    const uint32_t what = IN_CLOSE_WRITE | IN_MOVED_TO | IN_DELETE | IN_MOVED_FROM |
+                          IN_DELETE_SELF | IN_MOVE_SELF;
     char routes[sizeof p->dir + 8];
 
     if (p->inotify < 0 || !p->dir[0])

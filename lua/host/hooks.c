@@ -243,10 +243,12 @@ static int end(struct mc_policies *p, enum mc_hook h, uint64_t t0, int rc, struc
         return rc;
     p->bad = true;
     p->off |= 1u << h;
-    snprintf(text, sizeof text, "%s: %s", mc_hook_names[h], err->text);
-    mc_hooks_event(p, MC_EVENT_FAILED, 0, s->gen->number, text);
-    if (rc != MC_EBUDGET && rc != MC_ENOMEM)
+    if (rc != MC_EBUDGET && rc != MC_ENOMEM) {
+        snprintf(text, sizeof text, "%s: %s", mc_hook_names[h], err->text);
+        mc_hooks_event(p, MC_EVENT_FAILED, 0, s->gen->number, text);
         return rc;
+    }
+    s->vm->lost = rc; /* the builder says so, with the line */
     p->off = ~0u;
     p->live = NULL;
     mc_hooks_bury(p, s);

@@ -182,7 +182,14 @@ static int host_load(lua_State *L)
     return 2;
 }
 
-/* note(what, kind, position, text, number): "kind", "state" or "why". */
+static void note_place(struct mc_stepvm *s, const char *hook, const char *text)
+{
+    for (int h = 0; h < MC_N_HOOK; h++)
+        if (strcmp(mc_hook_names[h], hook) == 0)
+            snprintf(s->place[h], sizeof s->place[h], "%s", text);
+}
+
+/* note(what, kind, position, text, number): "kind", "state" or "why"; "place", of a hook. */
 static int host_note(lua_State *L)
 {
     struct mc_stepvm *s = self(L);
@@ -201,6 +208,8 @@ static int host_note(lua_State *L)
         snprintf(l->name[at], sizeof l->name[at], "%s", text);
         l->start[at] = number;
         l->n = at + 1;
+    } else if (strcmp(what, "place") == 0) {
+        note_place(s, kind, text);
     } else {
         free(s->why[at]);
         s->why[at] = strdup(text);

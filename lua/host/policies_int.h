@@ -92,6 +92,8 @@ struct mc_policies {
     uint32_t spare_number;  /* generation of the VM last put into spare */
     int64_t reload_at;      /* ms; 0: nothing changed */
     int64_t no_spare_until; /* ms; after a spare could not be made */
+    uint32_t follow; /* 0, or a generation whose VMs note lines: one ran away, and did not
+                        when its call was run again */
 
     /* ---- under lock ---- */
     pthread_mutex_t lock; /* taken alone */

@@ -46,7 +46,7 @@ struct mc_step_opts {
     void *log_ctx;
     size_t mem;    /* 0: MC_VM_MEM */
     bool no_jit;
-    bool follow;   /* note lines as they run (implies no_jit), to find a runaway */
+    bool follow;   /* note lines as they run in vm->at (implies no_jit), to find a runaway */
     int64_t load_us, hook_us; /* 0: the gate's */
 };
 
@@ -61,6 +61,7 @@ struct mc_stepvm {
     int env, start;     /* registry references */
     struct mc_layout layout[2]; /* scheduler, sampler */
     char *why[MC_N_WHY];        /* from 1 */
+    char place[MC_N_HOOK][80];  /* where each hook is written: "sched.lua:12" */
     uint32_t epoch;
     enum mc_hook last; /* the hook whose arguments `shown` holds */
     struct mc_stepvm *next; /* for lists of whoever owns it */

@@ -152,7 +152,10 @@ function policy.build()
     end
     if t.init then t.init(opts[name] or {}) end
     local bind = kind == "scheduler" and step.bind or pick.bind
-    for hook, fn in pairs(bind(t)) do run[hook] = fn end
+    for hook, fn in pairs(bind(t)) do
+      run[hook] = fn
+      host.note("place", hook, 0, place(file_of, t[hook]), 0)
+    end
     if t.tests and test.wanted(kind) then
       test.run(file_of, t, test_step.new(file_of, kind, run))
     end

@@ -24,6 +24,16 @@ class Policies:
     def __exit__(self, *_):
         shutil.rmtree(self.dir)
 
+    def rename_scheduler(self, name):
+        """Gives the scheduler another name, in init.lua too; its path."""
+        path = os.path.join(self.path, name + ".lua")
+        shutil.copy(os.path.join(self.path, "scheduler.lua"), path)
+        init = os.path.join(self.path, "init.lua")
+        text = open(init).read().replace('scheduler = "scheduler"', f'scheduler = "{name}"')
+        with open(init, "w") as f:
+            f.write(text)
+        return path
+
     def save(self, text):
         """As editors do: a new file renamed over the old one."""
         new = os.path.join(self.path, ".scheduler.lua.new")
@@ -107,6 +117,26 @@ def a_syntax_error_leaves_the_old_one_and_names_file_and_line():
         wait_for(lambda: s.attach("mc.engine.status().policy_error")[1] == "nil\n", 5)
 
 
+def files_that_are_taken_away_are_told():
+    with Policies() as p, Server(policies=p.path) as s:
+        before = generation(s)
+        for name in ("init.lua", "scheduler.lua"):
+            path = os.path.join(p.path, name)
+            if name == "scheduler.lua":  # not one that the built-in set has, too
+                path = p.rename_scheduler("mine")
+                wait_for(lambda: generation(s) > before, 5)
+                before = generation(s)
+            os.rename(path, path + ".away")
+            said = lambda: s.attach("mc.engine.status().policy_error")[1]
+            wait_for(lambda: os.path.basename(path) in said(), 5)
+            told = [x for x in s.log().splitlines() if "error policy" in x]
+            assert os.path.basename(path) in told[-1], s.log()
+            assert generation(s) == before and s.post("/v1/completions", body(0, 4))[0] == 200
+            os.rename(path + ".away", path)
+            wait_for(lambda: said() == "nil\n", 5)
+            before = generation(s)
+
+
 def an_error_at_run_time_costs_no_request_and_is_rolled_back():
     with Policies() as p, Server(policies=p.path) as s:
         want, before = solo(s), generation(s)
@@ -168,6 +198,7 @@ def an_empty_plan_is_obeyed_and_nothing_runs():
 
 main([a_saved_scheduler_is_live_within_a_second_and_no_token_is_lost,
       a_syntax_error_leaves_the_old_one_and_names_file_and_line,
+      files_that_are_taken_away_are_told,
       an_error_at_run_time_costs_no_request_and_is_rolled_back,
       an_endless_loop_does_not_stop_the_streams,
       an_empty_plan_is_obeyed_and_nothing_runs])
