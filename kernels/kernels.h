@@ -88,6 +88,28 @@ struct mc_disk {
  * of the format's block. kernels/ref/disk.c */
 void mc_disk_row(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out);
 
+/* The inverse: rows of f32 become a disk format. q and scale are those of the piece. */
+struct mc_encode {
+    uint16_t fmt; /* MC_D_BF16; MC_D_E4M3 in blocks of 128 x 128, f32 scales; MC_D_INT4,
+                     symmetric, bf16 scales; MC_D_NVFP4 */
+    int32_t k, group;
+    float global;            /* NVFP4: as in struct mc_disk; see mc_encode_global */
+    const float *importance; /* [k] weight of a column's squared error; NULL: all 1 */
+    void *q, *scale;
+};
+
+/* What was lost, to be added up over pieces. */
+struct mc_loss {
+    double ref2, err2, dot, got2; /* sums of x^2, (x-y)^2, x*y, y^2 */
+};
+
+/* Encodes n rows [n,k]; E4M3: a piece begins at a multiple of 128 rows. INT4 and NVFP4
+ * look for the scale of each group that loses least. A NaN or an infinity: MC_K_EARG.
+ * kernels/host/encode.c */
+int mc_encode_rows(const struct mc_encode *e, int32_t n, const float *x, struct mc_loss *loss);
+/* NVFP4's factor for a matrix whose largest magnitude is amax. */
+float mc_encode_global(float amax);
+
 /* Run layouts: what linears read. Few, and each backend places the bytes as it likes. */
 enum mc_run_layout {
     MC_W_F32,

@@ -68,6 +68,7 @@ void mc_cli_show(const json_t *v, bool json);
 int mc_cli_call(const char *socket, const char *verb, json_t *params, bool json);
 
 int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_doctor(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);

@@ -23,6 +23,7 @@ const struct mc_cmd mc_cmds[] = {
     {"cancel", "ID [WHY]", "end a sequence or a request", mc_cmd_verb},
     {"bench", "[run] MODEL [flags]", "measure a model's speed", mc_cmd_bench},
     {"chat", "MODEL [flags]", "talk with a model in this process", mc_cmd_chat},
+    {"compress", "SRC DST --recipe NAME", "write a smaller checkpoint", mc_cmd_compress},
     {"config", "--dump [flags of serve]", "show the settings that serve would use",
      mc_cmd_config},
     {"drain", "[SECONDS]", "finish open requests, then end the server", mc_cmd_verb},

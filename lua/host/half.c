@@ -141,6 +141,7 @@ const struct mc_lua_half mc_lua_half = {
     .check = mc_check_alone,
     .test = mc_test_alone,
     .starter = starter,
+    .recipe = mc_lua_recipe,
     .render_open = mc_render_open,
     .render_run = mc_render_run,
     .render_close = mc_render_close,

@@ -1,0 +1,176 @@
+/* compress.c - `mascon compress SRC DST --recipe NAME`: a smaller checkpoint from a
+ * checkpoint.
+ *
+ * --explain takes no DST and prints the decision for each matrix. Progress goes to stderr,
+ * the report to stdout. OWNS nothing afterwards. THREAD: main. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/cli/cli.h"
+#include "core/cli/lua_half.h"
+#include "core/compress/compress.h"
+#include "core/weights/weights.h"
+
+struct job {
+    struct mc_ckpt *src;
+    struct mc_recipe *recipe;
+    bool json, tty;
+    int jobs;
+    uint64_t shard_bytes;
+    double began, last;
+    uint64_t first; /* bytes that earlier runs had written */
+    bool counting;
+};
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+static void progress(void *ctx, uint64_t done, uint64_t all, int shard, int n_shard)
+{
+    struct job *j = ctx;
+    double now = mc_now(), rate;
+
+    if (!j->counting) {
+        j->counting = true;
+        j->first = done;
+        j->began = now;
+    }
+    if (now - j->last < (j->tty ? 0.5 : 10) || now - j->began < 1)
+        return;
+    j->last = now;
+    rate = (double)(done - j->first) / (now - j->began);
+    fprintf(stderr, "%s%.2f of %.2f GiB, shard %d of %d, %.0f MB/s, %.0f s left%s",
+            j->tty ? "\r" : "", gib(done), gib(all), shard, n_shard, rate / 1e6,
+            rate > 0 ? (double)(all - done) / rate : 0, j->tty ? "   " : "\n");
+}
+
+static void explain(void *ctx, const struct mc_press_line *l)
+{
+    char to[16];
+
+    mc_target_name(&l->to, to, sizeof to);
+    if (((struct job *)ctx)->json)
+        printf("{\"module\":\"%s\",\"rows\":%d,\"columns\":%d,\"role\":\"%s\",\"from\":\"%s\","
+               "\"to\":\"%s\",\"rule\":%d,\"from_bytes\":%llu,\"to_bytes\":%llu}\n",
+               l->module, l->n, l->k, mc_role_name(l->role), l->from, to, l->to.rule,
+               (unsigned long long)l->from_bytes, (unsigned long long)l->to_bytes);
+    else
+        printf("%-60s [%d, %d]  %s -> %s%s\n", l->module, l->n, l->k, l->from, to,
+               l->to.rule ? "" : l->role == MC_ROLE_OTHER ? "" : " (no rule)");
+}
+
+static void show_class(const struct mc_press_class *c, bool json)
+{
+    double bits = 8 * (double)c->to_bytes / (double)c->n_weight;
+    double rel = c->loss.ref2 > 0 ? sqrt(c->loss.err2 / c->loss.ref2) : 0;
+    double cosine = c->loss.ref2 > 0 && c->loss.got2 > 0
+                        ? c->loss.dot / sqrt(c->loss.ref2 * c->loss.got2)
+                        : 1;
+
+    printf(json ? "{\"role\":\"%s\",\"from\":\"%s\",\"to\":\"%s\",\"matrices\":%lld,"
+                  "\"weights\":%lld,\"bits_weight\":%.4f,\"relative_error\":%.6f,"
+                  "\"cosine\":%.7f}\n"
+                : "%-10s %-6s -> %-9s %7lld matrices %14lld weights %7.3f bits  error %.4f  "
+                  "cosine %.6f\n",
+           mc_role_name(c->role), c->from, c->to, (long long)c->n_matrix,
+           (long long)c->n_weight, bits, rel, cosine);
+}
+
+static void report(const struct mc_press_report *r, bool json)
+{
+    for (int i = 0; i < r->n_cls; i++)
+        show_class(&r->cls[i], json);
+    printf(json ? "{\"from_bytes\":%llu,\"to_bytes\":%llu,\"ratio\":%.4f,\"shards\":%d}\n"
+                : "%llu bytes -> %llu bytes, %.3f of them, in %d file%s\n",
+           (unsigned long long)r->from_bytes, (unsigned long long)r->to_bytes,
+           (double)r->to_bytes / (double)r->from_bytes, r->n_shard, r->n_shard == 1 ? "" : "s");
+}
+
+static int open_job(struct job *j, const char *src, const char *recipe,
+                    const struct mc_lua_half *lua, struct mc_err *err)
+{
+    json_t *table = NULL;
+    int rc = lua->recipe(recipe, &table, err);
+
+    if (rc == 0)
+        rc = mc_recipe_read(table, &j->recipe, err);
+    json_decref(table);
+    if (rc < 0)
+        return rc;
+    return mc_ckpt_open(src, &j->src, err);
+}
+
+static int run(struct job *j, const char *dst, const char *recipe, struct mc_err *err)
+{
+    struct mc_press p = {.src = j->src, .recipe = j->recipe, .recipe_name = recipe,
+                         .jobs = j->jobs, .shard_bytes = j->shard_bytes,
+                         .progress = progress, .ctx = j};
+    struct mc_press_report r;
+    int rc;
+
+    j->tty = isatty(STDERR_FILENO);
+    rc = dst ? mc_press_run(&p, dst, &r, err) : mc_press_explain(&p, explain, j, &r, err);
+    if (j->tty && j->last > 0)
+        fprintf(stderr, "\n");
+    if (rc == 0)
+        report(&r, j->json);
+    return rc;
+}
+
+/* A number from lo to hi, times unit. */
+static int number(const char *flag, const char *text, double lo, double hi, double unit,
+                  double *out, struct mc_err *err)
+{
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || *end || !(v >= lo && v <= hi))
+        return mc_fail_param(err, MC_EARG, flag, "--%s %.40s is not a number from %g to %g",
+                             flag, text, lo, hi);
+    *out = v * unit;
+    return 0;
+}
+
+int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua)
+{
+    const char *recipe = "int4-g128-experts", *jobs = "0", *shard = "5";
+    double n_jobs = 0, bytes = 0;
+    bool only = false;
+    struct job j = {0};
+    const struct mc_flag flags[] = {
+        {"recipe", "NAME|FILE.lua", &recipe, "what becomes of each matrix [int4-g128-experts]"},
+        {"jobs", "N", &jobs, "threads [one a core]"},
+        {"shard-size", "GB", &shard, "of each file of weights [5]"},
+        {"explain", NULL, &only, "no DST: print the decision for each matrix"},
+        {"json", NULL, &j.json, "one JSON object a line"},
+        {0},
+    };
+    struct mc_args a = {.word = "compress", .usage = "SRC DST --recipe NAME [flags]",
+                        .flags = flags, .min = 1, .max = 2};
+    struct mc_err err = {0};
+    int rc = mc_args_parse(&a, argc, argv, lua);
+
+    if (rc >= 0)
+        return rc;
+    rc = number("jobs", jobs, 0, 256, 1, &n_jobs, &err);
+    if (rc == 0)
+        rc = number("shard-size", shard, 0.001, 1e6, 1e9, &bytes, &err);
+    j.jobs = (int)n_jobs;
+    j.shard_bytes = (uint64_t)bytes;
+    if (rc == 0 && only == (a.n_pos == 2))
+        rc = mc_fail(&err, MC_EARG, only ? "--explain writes nothing: leave DST out"
+                                         : "name DST, or give --explain");
+    if (rc == 0)
+        rc = open_job(&j, a.pos[0], recipe, lua, &err);
+    if (rc == 0)
+        rc = run(&j, only ? NULL : a.pos[1], recipe, &err);
+    mc_recipe_free(j.recipe);
+    mc_ckpt_close(j.src);
+    return rc < 0 ? mc_cli_fail(&err) : 0;
+}

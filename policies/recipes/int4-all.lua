@@ -1,0 +1,9 @@
+-- Every linear in four bits: the smallest and fastest, and what loses most.
+return {
+  about = "all linears int4, in the largest group that divides their columns",
+  rules = {
+    { role = { "expert", "attention", "indexer", "mlp", "shared" }, to = "int4",
+      group = { 128, 64, 32 } },
+    { role = { "expert", "attention", "indexer", "mlp", "shared" }, to = "fp8" },
+  },
+}

@@ -1,0 +1,200 @@
+"""mascon compress: what it writes, that a killed run goes on, that others can read it."""
+import filecmp
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from mascon import MASCON, Skip, main
+
+MODELS = "tests/models/"
+
+
+class Dir:
+    def __enter__(self):
+        self.path = tempfile.mkdtemp(prefix="mascon-compress-")
+        return self.path
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def mascon(*args):
+    """(exit status, stdout, stderr)"""
+    p = subprocess.run([MASCON, *args], capture_output=True, timeout=300)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def compress(*args):
+    rc, out, err = mascon("compress", *args, "--json")
+    assert rc == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def same(a, b):
+    names = sorted(os.listdir(a))
+    assert names == sorted(os.listdir(b)), (names, os.listdir(b))
+    for name in names:
+        assert filecmp.cmp(os.path.join(a, name), os.path.join(b, name), False), name
+
+
+def write_model(path, layers, rows, columns):
+    """A checkpoint of bf16 matrices, all finite, with tiny-llama's other files."""
+    shutil.copytree(MODELS + "tiny-llama", path, ignore=shutil.ignore_patterns("golden"))
+    near = bytes(0x3C if i & 1 else 0xBC for i in range(256))
+    noise = random.Random(7)
+    header, data = {}, []
+    for i in range(layers):
+        raw = bytearray(noise.randbytes(2 * rows * columns))
+        raw[1::2] = raw[1::2].translate(near)
+        at = 2 * rows * columns * i
+        header[f"model.layers.{i}.mlp.up_proj.weight"] = {
+            "dtype": "BF16", "shape": [rows, columns], "data_offsets": [at, at + len(raw)]}
+        data.append(raw)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(path, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def test_explain_says_what_the_run_does():
+    with Dir() as d:
+        said = compress(MODELS + "tiny-glm", "--explain", "--recipe", "int4-g32-experts")
+        done = compress(MODELS + "tiny-glm", d + "/out", "--recipe", "int4-g32-experts")
+        for a, b in zip([x for x in said if "matrices" in x or "ratio" in x], done):
+            for key in ("role", "from", "to", "matrices", "weights", "bits_weight", "to_bytes"):
+                assert a.get(key) == b.get(key), (key, a, b)
+        lines = {x["module"]: x for x in said if "module" in x}
+        assert lines["model.layers.3.mlp.experts.0.up_proj"]["to"] == "int4-g32"
+        assert lines["model.layers.3.mlp.gate"]["to"] == "as it is"
+        assert "model.layers.7.eh_proj" not in lines
+
+
+def test_experts_lose_little_and_the_rest_is_kept():
+    with Dir() as d:
+        out = compress(MODELS + "tiny-glm", d + "/out")
+        expert = [x for x in out if x.get("role") == "expert"]
+        assert len(expert) == 1 and expert[0]["to"] == "int4-g128", expert
+        assert 0.05 < expert[0]["relative_error"] < 0.12, expert
+        assert 0.990 < expert[0]["cosine"] < 0.999, expert
+        kept = [x for x in out if x.get("role") == "attention"]
+        assert kept == [x for x in kept if x["to"] == "as it is" and not x["relative_error"]]
+
+
+def test_any_number_of_threads_writes_the_same_bytes():
+    with Dir() as d:
+        for recipe in ("int4-g32-experts", "nvfp4-experts"):
+            compress(MODELS + "tiny-kimi", d + "/one", "--recipe", recipe, "--jobs", "1")
+            compress(MODELS + "tiny-kimi", d + "/five", "--recipe", recipe, "--jobs", "5")
+            same(d + "/one", d + "/five")
+            shutil.rmtree(d + "/one")
+            shutil.rmtree(d + "/five")
+
+
+def test_a_killed_run_goes_on_with_the_same_bytes():
+    with Dir() as d:
+        write_model(d + "/src", 12, 1024, 1024)
+        args = [d + "/src", "--recipe", "int4-all", "--jobs", "1", "--shard-size", "0.0015"]
+        whole = compress(args[0], d + "/whole", *args[1:])
+        for kill_after in (1, 5):
+            p = subprocess.Popen([MASCON, "compress", args[0], d + "/cut", *args[1:]],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            until = time.monotonic() + 60
+            while (not os.path.isdir(d + "/cut") or
+                   sum(x.endswith(".safetensors") for x in os.listdir(d + "/cut")) < kill_after):
+                assert time.monotonic() < until and p.poll() is None
+                time.sleep(0.001)
+            p.send_signal(signal.SIGKILL)
+            p.wait()
+            assert not os.path.exists(d + "/cut/config.json")
+            rc, _, err = mascon("eval", d + "/cut", "--text", "README.md")
+            assert rc != 0, "what is unfinished was loaded"
+        again = compress(args[0], d + "/cut", *args[1:])
+        same(d + "/whole", d + "/cut")
+        assert again == whole
+
+
+def test_a_foreign_or_whole_destination_is_refused():
+    with Dir() as d:
+        src = MODELS + "tiny-llama"
+        compress(src, d + "/out", "--recipe", "int4-all")
+        rc, _, err = mascon("compress", src, d + "/out", "--recipe", "int4-all")
+        assert rc == 1 and "whole checkpoint already" in err, err
+        os.remove(d + "/out/config.json")
+        rc, _, err = mascon("compress", src, d + "/out", "--recipe", "fp8-block")
+        assert rc == 1 and "another source or recipe" in err, err
+        os.remove(d + "/out/compress.json")
+        rc, _, err = mascon("compress", src, d + "/out", "--recipe", "int4-all")
+        assert rc == 1 and "not empty" in err, err
+
+
+def test_bad_input_is_named():
+    with Dir() as d:
+        src = MODELS + "tiny-llama"
+        for args, words in (
+                ([src, d + "/o", "--recipe", "int4"], "no recipe 'int4'; there are fp8-block"),
+                ([src], "name DST"),
+                ([src, d + "/o", "--explain"], "leave DST out"),
+                ([src, d + "/o", "--jobs", "-1"], "--jobs -1"),
+                ([src, d + "/no/such/o"], "No such file"),
+                ([MODELS + "tiny-llama-gguf", d + "/o"], "is a GGUF"),
+                (["/nowhere", d + "/o"], "/nowhere")):
+            rc, _, err = mascon("compress", *args)
+            assert rc == 1 and words in err, (args, err)
+        with open(d + "/r.lua", "w") as f:
+            f.write("return { rules = { { role = 'expert', to = 'int5' } } }")
+        rc, _, err = mascon("compress", src, d + "/o", "--recipe", d + "/r.lua")
+        assert rc == 1 and "rule 1: to = 'int5'" in err, err
+        assert not os.path.exists(d + "/o")
+
+
+def test_a_weight_that_is_no_number_is_refused_by_name():
+    with Dir() as d:
+        write_model(d + "/src", 2, 256, 256)
+        with open(d + "/src/model.safetensors", "r+b") as f:
+            f.seek(-2 * 256 * 3, 2)
+            f.write(b"\xc0\x7f")
+        rc, _, err = mascon("compress", d + "/src", d + "/out", "--recipe", "fp8-block")
+        assert rc == 1 and "model.layers.1.mlp.up_proj holds a NaN" in err, err
+        assert not os.path.exists(d + "/out/config.json")
+
+
+def perplexity(model):
+    rc, out, err = mascon("eval", model, "--text", "tests/corpus/heldout.txt", "--json")
+    assert rc == 0, err
+    return json.loads(out)["perplexity"]
+
+
+def test_the_result_is_served_and_predicts_nearly_as_well():
+    with Dir() as d:
+        src = perplexity(MODELS + "tiny-llama")
+        for recipe, most in (("fp8-block", 1.003), ("int4-all", 1.02)):
+            compress(MODELS + "tiny-llama", d + "/" + recipe, "--recipe", recipe)
+            got = perplexity(d + "/" + recipe)
+            assert got != src and got < src * most, (recipe, got, src)
+
+
+def test_others_read_it():
+    python = os.environ.get("MASCON_TORCH_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", "import torch, compressed_tensors, safetensors"],
+                      capture_output=True).returncode:
+        raise Skip("torch, safetensors and compressed-tensors are not there "
+                   "(MASCON_TORCH_PYTHON names a python that has them)")
+    with Dir() as d:
+        for i, (model, recipe) in enumerate((
+                ("tiny-qwen3-moe", "int4-g32-experts"), ("tiny-glm", "int4-g128-experts"),
+                ("tiny-kimi", "nvfp4-experts"), ("tiny-llama", "int4-all"),
+                ("tiny-llama", "fp8-block"))):
+            compress(MODELS + model, f"{d}/{i}", "--recipe", recipe)
+            p = subprocess.run([python, "tests/golden/check_compressed.py", MODELS + model,
+                                f"{d}/{i}"], capture_output=True)
+            assert p.returncode == 0, p.stdout.decode() + p.stderr.decode()
+
+
+main([v for k, v in list(globals().items()) if k.startswith("test_")])
