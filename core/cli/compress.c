@@ -1,8 +1,8 @@
 /* compress.c - `mascon compress SRC DST --recipe NAME`: a smaller checkpoint from a
  * checkpoint.
  *
- * --explain takes no DST and prints the decision for each matrix. Progress goes to stderr,
- * the report to stdout. OWNS nothing afterwards. THREAD: main. */
+ * --explain takes no DST and prints the decision for each matrix. Progress goes to
+ * stderr, the report to stdout. OWNS nothing afterwards. THREAD: main. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +56,8 @@ static void explain(void *ctx, const struct mc_press_line *l)
 
     mc_target_name(&l->to, to, sizeof to);
     if (((struct job *)ctx)->json)
-        printf("{\"module\":\"%s\",\"rows\":%d,\"columns\":%d,\"role\":\"%s\",\"from\":\"%s\","
+        printf("{\"module\":\"%s\",\"rows\":%d,\"columns\":%d,\"role\":\"%s\",\"from\":"
+               "\"%s\","
                "\"to\":\"%s\",\"rule\":%d,\"from_bytes\":%llu,\"to_bytes\":%llu}\n",
                l->module, l->n, l->k, mc_role_name(l->role), l->from, to, l->to.rule,
                (unsigned long long)l->from_bytes, (unsigned long long)l->to_bytes);
@@ -73,13 +74,14 @@ static void show_class(const struct mc_press_class *c, bool json)
                         ? c->loss.dot / sqrt(c->loss.ref2 * c->loss.got2)
                         : 1;
 
-    printf(json ? "{\"role\":\"%s\",\"from\":\"%s\",\"to\":\"%s\",\"matrices\":%lld,"
-                  "\"weights\":%lld,\"bits_weight\":%.4f,\"relative_error\":%.6f,"
-                  "\"cosine\":%.7f}\n"
-                : "%-10s %-6s -> %-9s %7lld matrices %14lld weights %7.3f bits  error %.4f  "
-                  "cosine %.6f\n",
-           mc_role_name(c->role), c->from, c->to, (long long)c->n_matrix,
-           (long long)c->n_weight, bits, rel, cosine);
+    printf(
+        json ? "{\"role\":\"%s\",\"from\":\"%s\",\"to\":\"%s\",\"matrices\":%lld,"
+               "\"weights\":%lld,\"bits_weight\":%.4f,\"relative_error\":%.6f,"
+               "\"cosine\":%.7f}\n"
+             : "%-10s %-6s -> %-9s %7lld matrices %14lld weights %7.3f bits  error %.4f  "
+               "cosine %.6f\n",
+        mc_role_name(c->role), c->from, c->to, (long long)c->n_matrix,
+        (long long)c->n_weight, bits, rel, cosine);
 }
 
 static void report(const struct mc_press_report *r, bool json)
@@ -89,7 +91,8 @@ static void report(const struct mc_press_report *r, bool json)
     printf(json ? "{\"from_bytes\":%llu,\"to_bytes\":%llu,\"ratio\":%.4f,\"shards\":%d}\n"
                 : "%llu bytes -> %llu bytes, %.3f of them, in %d file%s\n",
            (unsigned long long)r->from_bytes, (unsigned long long)r->to_bytes,
-           (double)r->to_bytes / (double)r->from_bytes, r->n_shard, r->n_shard == 1 ? "" : "s");
+           (double)r->to_bytes / (double)r->from_bytes, r->n_shard,
+           r->n_shard == 1 ? "" : "s");
 }
 
 static int open_job(struct job *j, const char *src, const char *recipe,
@@ -131,8 +134,9 @@ static int number(const char *flag, const char *text, double lo, double hi, doub
     double v = strtod(text, &end);
 
     if (end == text || *end || !(v >= lo && v <= hi))
-        return mc_fail_param(err, MC_EARG, flag, "--%s %.40s is not a number from %g to %g",
-                             flag, text, lo, hi);
+        return mc_fail_param(err, MC_EARG, flag,
+                             "--%s %.40s is not a number from %g to %g", flag, text, lo,
+                             hi);
     *out = v * unit;
     return 0;
 }
@@ -144,7 +148,8 @@ int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua)
     bool only = false;
     struct job j = {0};
     const struct mc_flag flags[] = {
-        {"recipe", "NAME|FILE.lua", &recipe, "what becomes of each matrix [int4-g128-experts]"},
+        {"recipe", "NAME|FILE.lua", &recipe,
+         "what becomes of each matrix [int4-g128-experts]"},
         {"jobs", "N", &jobs, "threads [one a core]"},
         {"shard-size", "GB", &shard, "of each file of weights [5]"},
         {"explain", NULL, &only, "no DST: print the decision for each matrix"},

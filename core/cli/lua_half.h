@@ -31,7 +31,7 @@ struct mc_lua_half {
     /* The i-th file that a policy directory starts with; its name there, NULL past the last.
      * Constant. */
     const char *(*starter)(int i, const char **text, size_t *n);
-    /* The same for a recipe: built in by name, else a file. */
+    /* As table, for a recipe: built in by name, else a file. */
     int (*recipe)(const char *name, json_t **out, struct mc_err *err);
     /* A chat template in a VM of its own, for commands that serve nothing; see
      * lua/host/render.h. One thread at a time. */

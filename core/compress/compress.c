@@ -2,8 +2,9 @@
  *
  * Owns the plan and the directory's descriptor for the length of a call. THREAD: one.
  *
- * DST/compress.json is the record of a run: what is made of what, and after each shard what
- * was lost in it. It is what a later run compares itself with, and what stays as a report. */
+ * DST/compress.json is the record of a run: what is made of what, and after each shard
+ * what was lost in it. It is what a later run compares itself with, and what stays as a
+ * report. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +33,7 @@ struct run {
     struct mc_press_report *report;
 };
 
-/* ---- files of DST -------------------------------------------------------------------- */
+/* ---- files of DST ------------------------------------------------------------------ */
 
 static int write_file(int dir, const char *name, const char *text, size_t n,
                       struct mc_err *err)
@@ -85,7 +86,7 @@ static json_t *read_record(int dir)
     return v;
 }
 
-/* ---- the record ---------------------------------------------------------------------- */
+/* ---- the record -------------------------------------------------------------------- */
 
 /* What decides every byte of the result. */
 static json_t *identity(const struct mc_plan_of *pl)
@@ -99,10 +100,11 @@ static json_t *identity(const struct mc_plan_of *pl)
         bytes += mc_ckpt_at(c, i)->bytes;
     for (int32_t i = 0; i < pl->n_item; i++)
         json_object_set_new(to, pl->item[i].module,
-                            json_string(mc_target_name(&pl->item[i].to, name, sizeof name)));
-    return json_pack("{s:s, s:b, s:i, s:I, s:o}", "recipe", pl->p->recipe_name, "calibrated",
-                     pl->p->importance != NULL, "tensors", mc_ckpt_n(c), "bytes",
-                     (json_int_t)bytes, "to", to);
+                            json_string(
+                                mc_target_name(&pl->item[i].to, name, sizeof name)));
+    return json_pack("{s:s, s:b, s:i, s:I, s:o}", "recipe", pl->p->recipe_name,
+                     "calibrated", pl->p->importance != NULL, "tensors", mc_ckpt_n(c),
+                     "bytes", (json_int_t)bytes, "to", to);
 }
 
 static json_t *loss_json(const struct mc_loss *l)
@@ -150,7 +152,7 @@ static bool recall_shard(struct run *r, int32_t i)
     return losses != NULL;
 }
 
-/* ---- opening DST --------------------------------------------------------------------- */
+/* ---- opening DST ------------------------------------------------------------------- */
 
 static bool is_empty(const char *path)
 {
@@ -178,8 +180,10 @@ static int take_record(struct run *r, struct mc_err *err)
     else if (!old && !is_empty(r->dst))
         rc = mc_fail(err, MC_EEXIST, "%.120s is not empty and no earlier run's", r->dst);
     else if (old && !json_equal(json_object_get(old, "made"), mine))
-        rc = mc_fail(err, MC_EEXIST, "%.120s was begun from another source or recipe: remove "
-                     "it, or name another", r->dst);
+        rc = mc_fail(err, MC_EEXIST,
+                     "%.120s was begun from another source or recipe: remove "
+                     "it, or name another",
+                     r->dst);
     if (rc == 0 && old) {
         r->record = json_incref(old);
     } else if (rc == 0) {
@@ -214,12 +218,13 @@ static int check_room(const struct run *r, struct mc_err *err)
         return mc_fail(err, MC_EIO, "%.120s: %s", r->dst, strerror(errno));
     room = (uint64_t)v.f_bavail * v.f_frsize;
     if (room < need)
-        return mc_fail(err, MC_EIO, "%.120s has room for %.1f GB, the result needs %.1f GB",
-                       r->dst, (double)room / 1e9, (double)need / 1e9);
+        return mc_fail(err, MC_EIO,
+                       "%.120s has room for %.1f GB, the result needs %.1f GB", r->dst,
+                       (double)room / 1e9, (double)need / 1e9);
     return 0;
 }
 
-/* ---- what is not a weight ------------------------------------------------------------ */
+/* ---- what is not a weight ---------------------------------------------------------- */
 
 static bool has_end(const char *name, const char *end)
 {
@@ -276,8 +281,8 @@ static int write_index(struct run *r, struct mc_err *err)
         for (int32_t j = 0; j < r->plan.shard[i].n_out; j++)
             json_object_set_new(map, r->plan.out[r->plan.shard[i].first + j].name,
                                 json_string(r->plan.shard[i].file));
-    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)r->plan.bytes,
-                      "weight_map", map);
+    index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size",
+                      (json_int_t)r->plan.bytes, "weight_map", map);
     rc = index ? write_json(r->dir, INDEX, index, err)
                : mc_fail(err, MC_ENOMEM, "no memory for the index");
     json_decref(index);
@@ -299,7 +304,7 @@ static int finish(struct run *r, struct mc_err *err)
     return rc;
 }
 
-/* ---- the border ---------------------------------------------------------------------- */
+/* ---- the border -------------------------------------------------------------------- */
 
 static int write_shards(struct run *r, struct mc_err *err)
 {
@@ -351,8 +356,9 @@ int mc_press_run(const struct mc_press *p, const char *dst, struct mc_press_repo
     return rc;
 }
 
-int mc_press_explain(const struct mc_press *p, void (*line)(void *, const struct mc_press_line *),
-                     void *ctx, struct mc_press_report *out, struct mc_err *err)
+int mc_press_explain(const struct mc_press *p,
+                     void (*line)(void *, const struct mc_press_line *), void *ctx,
+                     struct mc_press_report *out, struct mc_err *err)
 {
     struct mc_plan_of plan;
     int rc = mc_layout(p, &plan, err);
@@ -364,9 +370,9 @@ int mc_press_explain(const struct mc_press *p, void (*line)(void *, const struct
     for (int32_t i = 0; i < plan.n_item; i++) {
         const struct mc_item *it = &plan.item[i];
 
-        line(ctx, &(struct mc_press_line){it->module, mc_disk_name(it->disk.fmt), it->disk.n,
-                                          it->disk.k, it->role, it->to, it->from_bytes,
-                                          it->to_bytes});
+        line(ctx, &(struct mc_press_line){it->module, mc_disk_name(it->disk.fmt),
+                                          it->disk.n, it->disk.k, it->role, it->to,
+                                          it->from_bytes, it->to_bytes});
         mc_layout_add(it, out);
     }
     mc_layout_free(&plan);

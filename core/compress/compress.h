@@ -1,13 +1,14 @@
 /* compress.h - writes a compressed checkpoint from one that the loader reads.
  *
- * The source is a Hugging Face directory in any format of core/weights; a recipe says what
- * each matrix becomes. The result is a directory that this program and others load: shards
- * of safetensors (5 GB, unless told otherwise), named and described as compressed-tensors does (matrices
- * in fp8 blocks alone: as DeepSeek does, weight_scale_inv), and every other small file of
- * the source. Files are written in order and config.json last, so that what is unfinished
- * does not load; a run that was killed goes on at the first shard that is not whole, with
- * the same bytes as a run that was not, whatever the number of threads.
- * OWNS nothing afterwards. THREAD: one; it starts its own. */
+ * The source is a Hugging Face directory in any format of core/weights; a recipe says
+ * what each matrix becomes. The result is a directory that this program and others load:
+ * shards of safetensors (5 GB, unless told otherwise), named and described as
+ * compressed-tensors does (matrices in fp8 blocks alone: as DeepSeek does,
+ * weight_scale_inv), and every other small file of the source. Files are written in order
+ * and config.json last, so that what is unfinished does not load; a run that was killed
+ * goes on at the first shard that is not whole, with the same bytes as a run that was
+ * not, whatever the number of threads. OWNS nothing afterwards. THREAD: one; it starts
+ * its own. */
 #ifndef MC_COMPRESS_COMPRESS_H
 #define MC_COMPRESS_COMPRESS_H
 
@@ -47,8 +48,8 @@ struct mc_press {
     void (*progress)(void *ctx, uint64_t done, uint64_t all, int shard, int n_shard);
 };
 
-/* What would be done, without reading a weight: fills the report (no losses). line is called
- * for each matrix. */
+/* What would be done, without reading a weight: fills the report (no losses). line is
+ * called for each matrix. */
 struct mc_press_line {
     const char *module, *from;
     int32_t n, k;
@@ -56,8 +57,9 @@ struct mc_press_line {
     struct mc_target to;
     uint64_t from_bytes, to_bytes;
 };
-int mc_press_explain(const struct mc_press *p, void (*line)(void *, const struct mc_press_line *),
-                     void *ctx, struct mc_press_report *out, struct mc_err *err);
+int mc_press_explain(const struct mc_press *p,
+                     void (*line)(void *, const struct mc_press_line *), void *ctx,
+                     struct mc_press_report *out, struct mc_err *err);
 
 /* dst: a directory that is not there yet, or that an earlier run of the same began. */
 int mc_press_run(const struct mc_press *p, const char *dst, struct mc_press_report *out,

@@ -1,7 +1,7 @@
 /* compress_int.h - between the files of core/compress: the plan of a compression.
  *
- * OWNS: a plan its items, outputs and names. THREAD: made by one, then read by all; losses
- * of a piece are its worker's. */
+ * OWNS: a plan its items, outputs and names. THREAD: made by one, then read by all;
+ * losses of a piece are its worker's. */
 #ifndef MC_COMPRESS_INT_H
 #define MC_COMPRESS_INT_H
 
@@ -72,7 +72,8 @@ json_t *mc_describe(const struct mc_plan_of *plan, struct mc_err *err);
 /* Sets the items' factors when any becomes nvfp4, which reads all that do. */
 int mc_shard_measure(struct mc_plan_of *plan, struct mc_err *err);
 /* Writes one shard under its name, whole or not at all. */
-int mc_shard_write(const struct mc_plan_of *plan, int32_t shard, int dir, struct mc_err *err);
+int mc_shard_write(const struct mc_plan_of *plan, int32_t shard, int dir,
+                   struct mc_err *err);
 /* Whether the file is there with this header and length. */
 bool mc_shard_done(const struct mc_shard *s, int dir);
 

@@ -1,9 +1,10 @@
 /* describe.c - the quantization_config of the result.
  *
  * Owns nothing. THREAD: any. Matrices in fp8 blocks alone are described as DeepSeek does
- * (quant_method fp8, weight_block_size); anything else as compressed-tensors does: a group a
- * format, whose targets are patterns over module names, numbers of layers and experts being
- * \d+. Where one pattern would cover two formats the modules are listed by name. */
+ * (quant_method fp8, weight_block_size); anything else as compressed-tensors does: a
+ * group a format, whose targets are patterns over module names, numbers of layers and
+ * experts being \d+. Where one pattern would cover two formats the modules are listed by
+ * name. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +88,8 @@ static void note(const struct mc_plan_of *pl, struct patterns *p, int32_t i)
         json_object_set_new(p->by, text, json_integer(-1));
 }
 
-/* Adds to list what names item i: its pattern when it speaks for all, once; else itself. */
+/* Adds to list what names item i: its pattern when it speaks for all, once; else itself.
+ */
 static void add_target(const struct mc_plan_of *pl, const struct patterns *p, int32_t i,
                        json_t *list)
 {
@@ -102,7 +104,8 @@ static void add_target(const struct mc_plan_of *pl, const struct patterns *p, in
         json_array_append_new(list, json_string(text));
 }
 
-static json_t *targets(const struct mc_plan_of *pl, const struct patterns *p, struct form f)
+static json_t *targets(const struct mc_plan_of *pl, const struct patterns *p,
+                       struct form f)
 {
     json_t *list = json_array();
 
@@ -121,7 +124,8 @@ static json_t *group(const struct mc_plan_of *pl, const struct patterns *p, stru
     if (f.fmt == MC_D_INT4) {
         format = "pack-quantized";
         weights = json_pack("{s:i, s:s, s:b, s:s, s:i}", "num_bits", 4, "type", "int",
-                            "symmetric", !f.zero, "strategy", "group", "group_size", f.group);
+                            "symmetric", !f.zero, "strategy", "group", "group_size",
+                            f.group);
     } else if (f.fmt == MC_D_NVFP4) {
         format = "nvfp4-pack-quantized";
         weights = json_pack("{s:i, s:s, s:b, s:s, s:i}", "num_bits", 4, "type", "float",
@@ -132,9 +136,9 @@ static json_t *group(const struct mc_plan_of *pl, const struct patterns *p, stru
                             f.row ? "channel" : f.whole ? "tensor" : "block");
         if (!f.row && !f.whole) {
             json_object_set_new(weights, "block_structure", json_pack("[i,i]", 128, 128));
-            inputs = json_pack("{s:i, s:s, s:b, s:s, s:i, s:b}", "num_bits", 8, "type", "float",
-                               "symmetric", 1, "strategy", "group", "group_size", 128,
-                               "dynamic", 1);
+            inputs = json_pack("{s:i, s:s, s:b, s:s, s:i, s:b}", "num_bits", 8, "type",
+                               "float", "symmetric", 1, "strategy", "group", "group_size",
+                               128, "dynamic", 1);
         }
     }
     json_object_set_new(weights, "dynamic", json_false());
@@ -177,8 +181,8 @@ static json_t *compressed_tensors(const struct mc_plan_of *pl, const struct patt
         format = json_string_value(
             json_object_get(json_object_get(groups, "group_0"), "format"));
     return json_pack("{s:s, s:s, s:s, s:o, s:o}", "quant_method", "compressed-tensors",
-                     "format", format, "quantization_status", "compressed", "config_groups",
-                     groups, "ignore", not_quantised(pl, p));
+                     "format", format, "quantization_status", "compressed",
+                     "config_groups", groups, "ignore", not_quantised(pl, p));
 }
 
 /* DeepSeek's own: modules_to_not_convert is a list of names. */
@@ -189,14 +193,15 @@ static json_t *fp8(const struct mc_plan_of *pl)
     for (int32_t i = 0; i < pl->n_item; i++)
         if (!quantised(form_of(&pl->item[i])))
             json_array_append_new(keep, json_string(pl->item[i].module));
-    return json_pack("{s:s, s:s, s:s, s:[i,i], s:o}", "quant_method", "fp8", "fmt", "e4m3",
-                     "activation_scheme", "dynamic", "weight_block_size", 128, 128,
-                     "modules_to_not_convert", keep);
+    return json_pack("{s:s, s:s, s:s, s:[i,i], s:o}", "quant_method", "fp8", "fmt",
+                     "e4m3", "activation_scheme", "dynamic", "weight_block_size", 128,
+                     128, "modules_to_not_convert", keep);
 }
 
 json_t *mc_describe(const struct mc_plan_of *pl, struct mc_err *err)
 {
-    json_t *config = json_deep_copy(mc_ckpt_config(pl->p->src)), *text, *old, *kv, *q = NULL;
+    json_t *config = json_deep_copy(mc_ckpt_config(pl->p->src)), *text, *old, *kv,
+           *q = NULL;
     struct patterns p = {json_object()};
     bool any = false;
 

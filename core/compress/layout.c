@@ -1,9 +1,9 @@
 /* layout.c - which tensors the result has, and in which shard each lies.
  *
- * Owns the plan's memory. THREAD: one. Always true of a layout: every tensor of the source
- * is either copied by one output or is a part of exactly one item; outputs of an item are
- * neighbours in one shard; the order is the source's, so that the result is the same
- * whenever it is made. */
+ * Owns the plan's memory. THREAD: one. Always true of a layout: every tensor of the
+ * source is either copied by one output or is a part of exactly one item; outputs of an
+ * item are neighbours in one shard; the order is the source's, so that the result is the
+ * same whenever it is made. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 enum { MODULE_CAP = 256, NAME_CAP = MODULE_CAP + 32, FIRST_PARTS = 3 };
 #define SHARD_BYTES UINT64_C(5000000000)
 
-/* Suffixes of tensors that are parts of a matrix; each has exactly one of the first three. */
+/* Suffixes of tensors that are parts of a matrix; each has exactly one of the first
+ * three. */
 static const char *const parts[] = {
     "weight",         "weight_packed", "qweight",           "weight_scale",
     "weight_scale_inv", "weight_scale_2", "weight_shape",   "weight_zero_point",
@@ -39,7 +40,7 @@ static const struct mc_stored *part_of(const struct mc_ckpt *c, const char *modu
     return mc_ckpt_find(c, name);
 }
 
-/* ---- growing ------------------------------------------------------------------------- */
+/* ---- growing ----------------------------------------------------------------------- */
 
 static void *grow(void *v, int32_t n, int32_t *cap, size_t each)
 {
@@ -57,7 +58,8 @@ static void *grow(void *v, int32_t n, int32_t *cap, size_t each)
 static struct mc_out_tensor *add_out(struct mc_plan_of *pl, const char *name,
                                      const char *dtype, enum mc_part part)
 {
-    struct mc_out_tensor *grown = grow(pl->out, pl->n_out, &pl->cap_out, sizeof *grown), *o;
+    struct mc_out_tensor *grown = grow(pl->out, pl->n_out, &pl->cap_out, sizeof *grown),
+                         *o;
 
     if (!grown)
         return NULL;
@@ -112,7 +114,7 @@ static int add_part(struct mc_plan_of *pl, const char *module, const char *suffi
     return 0;
 }
 
-/* ---- items --------------------------------------------------------------------------- */
+/* ---- items ------------------------------------------------------------------------- */
 
 /* Whether the matrix has the wanted format already. */
 static bool same_format(const struct mc_disk *d, const struct mc_target *t)
@@ -135,27 +137,32 @@ static int convert(struct mc_plan_of *pl, int32_t i, struct mc_err *err)
     case MC_D_INT4:
         rc = add_part(pl, m, "weight_packed", "I32", MC_PART_Q, n, k / 8, 4, i, err);
         if (rc == 0)
-            rc = add_part(pl, m, "weight_scale", "BF16", MC_PART_SCALE, n, k / g, 2, i, err);
+            rc = add_part(pl, m, "weight_scale", "BF16", MC_PART_SCALE, n, k / g, 2, i,
+                          err);
         return rc < 0 ? rc
-                      : add_part(pl, m, "weight_shape", "I64", MC_PART_SHAPE, 2, 0, 8, i, err);
+                      : add_part(pl, m, "weight_shape", "I64", MC_PART_SHAPE, 2, 0, 8, i,
+                                 err);
     case MC_D_NVFP4:
         rc = add_part(pl, m, "weight_packed", "U8", MC_PART_Q, n, k / 2, 1, i, err);
         if (rc == 0)
-            rc = add_part(pl, m, "weight_scale", "F8_E4M3", MC_PART_SCALE, n, k / 16, 1, i,
-                          err);
-        return rc < 0 ? rc : add_part(pl, m, "weight_global_scale", "F32", MC_PART_GLOBAL, 1,
-                                      0, 4, i, err);
+            rc = add_part(pl, m, "weight_scale", "F8_E4M3", MC_PART_SCALE, n, k / 16, 1,
+                          i, err);
+        return rc < 0 ? rc
+                      : add_part(pl, m, "weight_global_scale", "F32", MC_PART_GLOBAL, 1,
+                                 0, 4, i, err);
     case MC_D_E4M3:
         rc = add_part(pl, m, "weight", "F8_E4M3", MC_PART_Q, n, k, 1, i, err);
-        return rc < 0 ? rc
-                      : add_part(pl, m, pl->ct ? "weight_scale" : "weight_scale_inv", "F32",
-                                 MC_PART_SCALE, (n + 127) / 128, (k + 127) / 128, 4, i, err);
+        return rc < 0
+                   ? rc
+                   : add_part(pl, m, pl->ct ? "weight_scale" : "weight_scale_inv", "F32",
+                              MC_PART_SCALE, (n + 127) / 128, (k + 127) / 128, 4, i, err);
     default:
         return add_part(pl, m, "weight", "BF16", MC_PART_Q, n, k, 2, i, err);
     }
 }
 
-/* The parts as they are; a block scale takes the name that the result's convention has. */
+/* The parts as they are; a block scale takes the name that the result's convention has.
+ */
 static int copy_parts(struct mc_plan_of *pl, int32_t i, struct mc_err *err)
 {
     const struct mc_item *it = &pl->item[i];
@@ -170,11 +177,15 @@ static int copy_parts(struct mc_plan_of *pl, int32_t i, struct mc_err *err)
             continue;
         snprintf(name, sizeof name, "%s", t->name);
         if (strcmp(suffix, "weight_scale_2") == 0)
-            return mc_fail(err, MC_EUNSUP, "%.120s is nvfp4 as ModelOpt writes it, which "
-                           "can't be kept beside compressed-tensors' names: the recipe must "
-                           "say what it becomes", it->module);
-        if (it->disk.fmt == MC_D_E4M3 && it->disk.block_n == 128 && it->disk.block_k == 128 &&
-            t->n_dim == 2 && strncmp(suffix, "weight_scale", 12) == 0)
+            return mc_fail(
+                err, MC_EUNSUP,
+                "%.120s is nvfp4 as ModelOpt writes it, which "
+                "can't be kept beside compressed-tensors' names: the recipe must "
+                "say what it becomes",
+                it->module);
+        if (it->disk.fmt == MC_D_E4M3 && it->disk.block_n == 128 &&
+            it->disk.block_k == 128 && t->n_dim == 2 &&
+            strncmp(suffix, "weight_scale", 12) == 0)
             snprintf(name, sizeof name, "%.255s.%s", it->module,
                      pl->ct ? "weight_scale" : "weight_scale_inv");
         rc = add_copy(pl, t, name, i, err);
@@ -224,7 +235,7 @@ static int add_item(struct mc_plan_of *pl, const char *module, struct mc_err *er
     return 0;
 }
 
-/* ---- over the source ----------------------------------------------------------------- */
+/* ---- over the source --------------------------------------------------------------- */
 
 /* The module that a stored tensor is a part of, if it is one of a matrix that the recipe
  * may touch. */
@@ -300,7 +311,7 @@ static int place_outputs(struct mc_plan_of *pl, struct mc_err *err)
     return rc;
 }
 
-/* ---- shards -------------------------------------------------------------------------- */
+/* ---- shards ------------------------------------------------------------------------ */
 
 /* Outputs [first, ...) go to shard s; an item's are never parted. */
 static void fill_shard(struct mc_plan_of *pl, struct mc_shard *s, int32_t first)
@@ -326,7 +337,8 @@ static void fill_shard(struct mc_plan_of *pl, struct mc_shard *s, int32_t first)
     s->n_out = i - first;
 }
 
-static int make_header(const struct mc_plan_of *pl, struct mc_shard *s, struct mc_err *err)
+static int make_header(const struct mc_plan_of *pl, struct mc_shard *s,
+                       struct mc_err *err)
 {
     json_t *all = json_object();
     char *text;
@@ -340,8 +352,8 @@ static int make_header(const struct mc_plan_of *pl, struct mc_shard *s, struct m
         for (int32_t d = 0; d < o->n_dim; d++)
             json_array_append_new(shape, json_integer(o->dim[d]));
         json_object_set_new(all, o->name,
-                            json_pack("{s:s, s:o, s:[I,I]}", "dtype", o->dtype, "shape", shape,
-                                      "data_offsets", (json_int_t)o->offset,
+                            json_pack("{s:s, s:o, s:[I,I]}", "dtype", o->dtype, "shape",
+                                      shape, "data_offsets", (json_int_t)o->offset,
                                       (json_int_t)(o->offset + o->bytes)));
     }
     text = json_dumps(all, JSON_COMPACT | JSON_PRESERVE_ORDER);
@@ -385,7 +397,7 @@ static int cut_shards(struct mc_plan_of *pl, struct mc_err *err)
     return rc;
 }
 
-/* ---- the border ---------------------------------------------------------------------- */
+/* ---- the border -------------------------------------------------------------------- */
 
 int mc_layout(const struct mc_press *p, struct mc_plan_of *pl, struct mc_err *err)
 {
@@ -393,9 +405,12 @@ int mc_layout(const struct mc_press *p, struct mc_plan_of *pl, struct mc_err *er
 
     *pl = (struct mc_plan_of){.p = p};
     if (mc_ckpt_kind(p->src) != MC_CKPT_HF)
-        return mc_fail(err, MC_EUNSUP, "%.120s is a GGUF: compress reads Hugging Face "
-                       "directories (transformers converts: from_pretrained(gguf_file=...), "
-                       "save_pretrained)", mc_ckpt_path(p->src));
+        return mc_fail(
+            err, MC_EUNSUP,
+            "%.120s is a GGUF: compress reads Hugging Face "
+            "directories (transformers converts: from_pretrained(gguf_file=...), "
+            "save_pretrained)",
+            mc_ckpt_path(p->src));
     rc = find_items(pl, err);
     for (int32_t i = 0; i < pl->n_item && rc == 0; i++)
         pl->ct |= uses_ct(&pl->item[i]);

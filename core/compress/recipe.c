@@ -27,7 +27,7 @@ struct mc_recipe {
     int n;
 };
 
-/* ---- roles --------------------------------------------------------------------------- */
+/* ---- roles ------------------------------------------------------------------------- */
 
 static const char *const role_names[MC_N_ROLE] = {
     [MC_ROLE_EMBED] = "embed",     [MC_ROLE_HEAD] = "head",
@@ -77,7 +77,7 @@ enum mc_role mc_role_of(const char *module)
                                              : MC_ROLE_OTHER;
 }
 
-/* ---- reading ------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 static int read_role(const json_t *v, int at, struct rule *r, struct mc_err *err)
 {
@@ -88,9 +88,11 @@ static int read_role(const json_t *v, int at, struct rule *r, struct mc_err *err
             r->roles |= 1u << i;
             return 0;
         }
-    return mc_fail_param(err, MC_EARG, "role",
-                         "rule %d: role '%.40s' is none of embed, head, attention, indexer, "
-                         "gates, mlp, expert, shared, router", at, s ? s : "(not a string)");
+    return mc_fail_param(
+        err, MC_EARG, "role",
+        "rule %d: role '%.40s' is none of embed, head, attention, indexer, "
+        "gates, mlp, expert, shared, router",
+        at, s ? s : "(not a string)");
 }
 
 static int read_roles(const json_t *v, int at, struct rule *r, struct mc_err *err)
@@ -109,7 +111,8 @@ static int read_roles(const json_t *v, int at, struct rule *r, struct mc_err *er
 
 static int add_group(const json_t *v, int at, struct rule *r, struct mc_err *err)
 {
-    json_int_t g = json_is_real(v) ? (json_int_t)json_real_value(v) : json_integer_value(v);
+    json_int_t g = json_is_real(v) ? (json_int_t)json_real_value(v)
+                                   : json_integer_value(v);
 
     if ((g != 32 && g != 64 && g != 128) || r->n_group == MAX_GROUPS)
         return mc_fail_param(err, MC_EARG, "group",
@@ -125,7 +128,8 @@ static int read_group(const json_t *v, int at, struct rule *r, struct mc_err *er
     int rc = 0;
 
     if (r->fmt != MC_D_INT4 || r->keep)
-        return v ? mc_fail_param(err, MC_EARG, "group", "rule %d: only int4 has a group", at)
+        return v ? mc_fail_param(err, MC_EARG, "group", "rule %d: only int4 has a group",
+                                 at)
                  : 0;
     if (!json_is_array(v))
         return add_group(v, at, r, err);
@@ -152,10 +156,12 @@ static int read_to(const json_t *v, int at, struct rule *r, struct mc_err *err)
             r->fmt = to[i].fmt;
             return 0;
         }
-    return r->keep ? 0
-                   : mc_fail_param(err, MC_EARG, "to",
-                                   "rule %d: to = '%.40s' is none of keep, bf16, fp8, int4, "
-                                   "nvfp4", at, s ? s : "(not a string)");
+    return r->keep
+               ? 0
+               : mc_fail_param(err, MC_EARG, "to",
+                               "rule %d: to = '%.40s' is none of keep, bf16, fp8, int4, "
+                               "nvfp4",
+                               at, s ? s : "(not a string)");
 }
 
 static int read_rule(const json_t *v, int at, struct rule *r, struct mc_err *err)
@@ -166,14 +172,16 @@ static int read_rule(const json_t *v, int at, struct rule *r, struct mc_err *err
 
     if (!json_is_object(v))
         return mc_fail_param(err, MC_EARG, "rules", "rule %d is not a table", at);
-    json_object_foreach ((json_t *)v, key, value)
-        if (strcmp(key, "name") != 0 && strcmp(key, "role") != 0 && strcmp(key, "to") != 0 &&
-            strcmp(key, "group") != 0)
-            return mc_fail_param(err, MC_EARG, "rules",
-                                 "rule %d: '%.40s' is none of name, role, to, group", at, key);
+    json_object_foreach((json_t *)v, key, value) if (
+        strcmp(key, "name") != 0 && strcmp(key, "role") != 0 && strcmp(key, "to") != 0 &&
+        strcmp(key, "group") !=
+            0) return mc_fail_param(err, MC_EARG, "rules",
+                                    "rule %d: '%.40s' is none of name, role, to, group",
+                                    at, key);
     if (json_object_get(v, "name") && (!glob || !*glob || strlen(glob) >= GLOB_MAX))
         return mc_fail_param(err, MC_EARG, "name",
-                             "rule %d: name is a glob of at most %d bytes", at, GLOB_MAX - 1);
+                             "rule %d: name is a glob of at most %d bytes", at,
+                             GLOB_MAX - 1);
     snprintf(r->name, sizeof r->name, "%s", glob ? glob : "");
     rc = read_roles(json_object_get(v, "role"), at, r, err);
     if (rc == 0)
@@ -192,8 +200,8 @@ static int read_rules(const json_t *table, struct mc_recipe *r, struct mc_err *e
 
     if (!json_is_array(rules) || json_array_size(rules) == 0 ||
         json_array_size(rules) > MAX_RULES)
-        return mc_fail_param(err, MC_EARG, "rules", "rules must be a list of 1 to %d tables",
-                             MAX_RULES);
+        return mc_fail_param(err, MC_EARG, "rules",
+                             "rules must be a list of 1 to %d tables", MAX_RULES);
     snprintf(r->about, sizeof r->about, "%s", about ? about : "");
     json_array_foreach (rules, i, v)
         if (rc == 0)
@@ -227,7 +235,7 @@ const char *mc_recipe_about(const struct mc_recipe *r)
     return r->about;
 }
 
-/* ---- deciding ------------------------------------------------------------------------ */
+/* ---- deciding ---------------------------------------------------------------------- */
 
 /* Whether the rule can do the matrix; *group is what it would take. */
 static bool fits(const struct rule *r, enum mc_role role, const char *module, int32_t k,

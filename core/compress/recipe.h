@@ -11,10 +11,11 @@
  *     },
  *   }
  *
- * The first rule that fits a matrix decides: its role is one of `role` and its name matches
- * the glob `name`, where those are given. What no rule fits stays as it is. `to`: keep,
- * bf16, fp8 (e4m3 in blocks of 128 x 128), int4 (group: the first that divides the columns;
- * when none does the next rule is tried), nvfp4. OWNS its rules. THREAD: any, once read. */
+ * The first rule that fits a matrix decides: its role is one of `role` and its name
+ * matches the glob `name`, where those are given. What no rule fits stays as it is. `to`:
+ * keep, bf16, fp8 (e4m3 in blocks of 128 x 128), int4 (group: the first that divides the
+ * columns; when none does the next rule is tried), nvfp4. OWNS its rules. THREAD: any,
+ * once read. */
 #ifndef MC_COMPRESS_RECIPE_H
 #define MC_COMPRESS_RECIPE_H
 

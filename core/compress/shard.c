@@ -1,10 +1,10 @@
 /* shard.c - writes one shard: header, copies, and matrices encoded piece by piece.
  *
  * Owns the threads and the open file for the length of the call. THREAD: the caller's and
- * its workers; a worker takes the next piece (128 rows of a matrix, or 32 MiB of a copy) by
- * an atomic counter and writes it where the layout says, so that nothing depends on who
- * takes what. Losses are kept piece by piece and summed in order.
- * Always true: the file has its name only when it is whole and on the disk. */
+ * its workers; a worker takes the next piece (128 rows of a matrix, or 32 MiB of a copy)
+ * by an atomic counter and writes it where the layout says, so that nothing depends on
+ * who takes what. Losses are kept piece by piece and summed in order. Always true: the
+ * file has its name only when it is whole and on the disk. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +53,8 @@ static void stop(struct work *w, const struct mc_err *e)
     pthread_mutex_unlock(&w->lock);
 }
 
-static int put(struct work *w, uint64_t offset, const void *data, size_t n, struct mc_err *err)
+static int put(struct work *w, uint64_t offset, const void *data, size_t n,
+               struct mc_err *err)
 {
     const char *p = data;
     uint64_t at = 8 + w->s->n_header + offset;
@@ -73,7 +74,7 @@ static int put(struct work *w, uint64_t offset, const void *data, size_t n, stru
     return 0;
 }
 
-/* ---- pieces -------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------ */
 
 static int add_piece(struct work *w, struct piece p)
 {
@@ -103,7 +104,8 @@ static int cut(struct work *w, int32_t first, int32_t n)
             for (uint64_t at = 0; at < o->bytes && rc == 0; at += COPY_BYTES)
                 rc = add_piece(w, (struct piece){.out = i, .at = at});
         else if (o->part == MC_PART_Q)
-            for (int32_t r = 0; r < pl->item[o->item].disk.n && rc == 0; r += MC_PRESS_ROWS)
+            for (int32_t r = 0; r < pl->item[o->item].disk.n && rc == 0;
+                 r += MC_PRESS_ROWS)
                 rc = add_piece(w, (struct piece){
                                       .out = i, .at = (uint64_t)r,
                                       .rows = pl->item[o->item].disk.n - r < MC_PRESS_ROWS
@@ -192,7 +194,7 @@ static void write_piece(struct work *w, struct piece *p)
         stop(w, &err);
 }
 
-/* ---- nvfp4's factors ----------------------------------------------------------------- */
+/* ---- nvfp4's factors --------------------------------------------------------------- */
 
 /* The largest magnitude of a piece of an nvfp4 item, in loss.ref2 for the while. */
 static void measure_piece(struct work *w, struct piece *p)
@@ -225,7 +227,8 @@ static void fused_name(const char *module, char *out, size_t cap)
     }
 }
 
-/* Neighbours in the layout: a fused set's members are at most a layer's matrices apart. */
+/* Neighbours in the layout: a fused set's members are at most a layer's matrices apart.
+ */
 static float fused_top(const struct mc_plan_of *pl, const float *top, int32_t i)
 {
     enum { REACH = 16 };
@@ -241,7 +244,7 @@ static float fused_top(const struct mc_plan_of *pl, const float *top, int32_t i)
     return best;
 }
 
-/* ---- running ------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------- */
 
 static void *worker(void *arg)
 {
@@ -388,8 +391,8 @@ static int fill(struct work *w, struct mc_err *err)
     uint64_t n = w->s->n_header;
     int rc;
 
-    if (ftruncate(w->fd, (off_t)(8 + n + w->s->bytes)) != 0 || pwrite(w->fd, &n, 8, 0) != 8 ||
-        pwrite(w->fd, w->s->header, n, 8) != (ssize_t)n)
+    if (ftruncate(w->fd, (off_t)(8 + n + w->s->bytes)) != 0 ||
+        pwrite(w->fd, &n, 8, 0) != 8 || pwrite(w->fd, w->s->header, n, 8) != (ssize_t)n)
         return mc_fail(err, MC_EIO, "writing %s: %s", w->s->file, strerror(errno));
     rc = put_small(w, err);
     if (rc == 0)
@@ -399,7 +402,8 @@ static int fill(struct work *w, struct mc_err *err)
     return rc;
 }
 
-int mc_shard_write(const struct mc_plan_of *plan, int32_t shard, int dir, struct mc_err *err)
+int mc_shard_write(const struct mc_plan_of *plan, int32_t shard, int dir,
+                   struct mc_err *err)
 {
     struct work w = {.pl = plan, .s = &plan->shard[shard], .err = err};
     char part[80];

@@ -90,9 +90,10 @@ static void add_loss(struct mc_loss *l, const float *x, const float *y, int32_t 
     l->got2 += got2;
 }
 
-/* ---- int4 ---------------------------------------------------------------------------- */
+/* ---- int4 -------------------------------------------------------------------------- */
 
-/* The weighted error of scale s, and the least-squares scale for the codes that it gives. */
+/* The weighted error of scale s, and the least-squares scale for the codes that it gives.
+ */
 static float try_int4(const float *x, const float *w, int32_t n, float s, float *better)
 {
     vf err = {0}, xq = {0}, qq = {0};
@@ -166,7 +167,7 @@ static void encode_int4(const struct mc_encode *e, int32_t row, const float *x, 
     }
 }
 
-/* ---- nvfp4 --------------------------------------------------------------------------- */
+/* ---- nvfp4 ------------------------------------------------------------------------- */
 
 static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 
@@ -174,8 +175,14 @@ static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
 static int code_e2m1(float v)
 {
     float a = fabsf(v);
-    int c = a <= 0.25f ? 0 : a < 0.75f ? 1 : a <= 1.25f ? 2 : a < 1.75f ? 3 : a <= 2.5f ? 4
-            : a < 3.5f ? 5 : a <= 5 ? 6 : 7;
+    int c = a <= 0.25f   ? 0
+            : a < 0.75f  ? 1
+            : a <= 1.25f ? 2
+            : a < 1.75f  ? 3
+            : a <= 2.5f  ? 4
+            : a < 3.5f   ? 5
+            : a <= 5     ? 6
+                         : 7;
 
     return v < 0 ? c | 8 : c;
 }
@@ -240,10 +247,11 @@ static void encode_nvfp4(const struct mc_encode *e, int32_t row, const float *x,
     }
 }
 
-/* ---- e4m3 and bf16 ------------------------------------------------------------------- */
+/* ---- e4m3 and bf16 ----------------------------------------------------------------- */
 
 /* Scales of the block row that begins at row. */
-static void scales_e4m3(const struct mc_encode *e, int32_t row, int32_t rows, const float *x)
+static void scales_e4m3(const struct mc_encode *e, int32_t row, int32_t rows,
+                        const float *x)
 {
     int32_t n_k = (e->k + SIDE - 1) / SIDE;
     float *scale = (float *)e->scale + (int64_t)(row / SIDE) * n_k;
@@ -283,18 +291,20 @@ static void encode_bf16(const struct mc_encode *e, int32_t row, const float *x, 
     }
 }
 
-/* ---- the border ---------------------------------------------------------------------- */
+/* ---- the border -------------------------------------------------------------------- */
 
 static bool shape_ok(const struct mc_encode *e)
 {
     if (e->fmt == MC_D_INT4)
-        return (e->group == 32 || e->group == 64 || e->group == 128) && e->k % e->group == 0;
+        return (e->group == 32 || e->group == 64 || e->group == 128) &&
+               e->k % e->group == 0;
     if (e->fmt == MC_D_NVFP4)
         return e->k % 16 == 0 && usable(e->global);
     return e->fmt == MC_D_E4M3 || e->fmt == MC_D_BF16;
 }
 
-int mc_encode_rows(const struct mc_encode *e, int32_t n, const float *x, struct mc_loss *loss)
+int mc_encode_rows(const struct mc_encode *e, int32_t n, const float *x,
+                   struct mc_loss *loss)
 {
     static void (*const body[MC_N_DISK])(const struct mc_encode *, int32_t, const float *,
                                          float *) = {

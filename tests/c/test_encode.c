@@ -1,4 +1,5 @@
-/* test_encode.c - f32 rows to disk formats: what is lost, what is refused, which bytes. */
+/* test_encode.c - f32 rows to disk formats: what is lost, what is refused, which bytes.
+ */
 #include "tests/c/test.h"
 
 #include <math.h>
@@ -51,7 +52,8 @@ static int encode(struct coded *c, uint16_t fmt, int32_t group, const float *x,
     return mc_encode_rows(&e, N, x, &c->loss);
 }
 
-/* The decoder's rows against the input: relative error, and that the loss says the same. */
+/* The decoder's rows against the input: relative error, and that the loss says the same.
+ */
 static double decoded_error(const struct coded *c, const float *x)
 {
     double err2 = 0, ref2 = 0;

@@ -79,7 +79,8 @@ static void recipe_takes_the_first_rule_that_fits(void **state)
     assert_string_equal(mc_target_name(&t, name, sizeof name), "int4-g128");
     t = mc_recipe_decide(r, "model.layers.1.mlp.experts.1.up_proj", 192);
     assert_string_equal(mc_target_name(&t, name, sizeof name), "int4-g64");
-    t = mc_recipe_decide(r, "model.layers.1.mlp.experts.1.up_proj", 96); /* no group divides */
+    t = mc_recipe_decide(r, "model.layers.1.mlp.experts.1.up_proj",
+                         96); /* no group divides */
     assert_string_equal(mc_target_name(&t, name, sizeof name), "fp8");
     t = mc_recipe_decide(r, "model.layers.1.self_attn.o_proj", 256);
     assert_true(t.keep && t.rule == 0);
@@ -93,7 +94,8 @@ static void recipe_counts_bytes_with_scales(void **state)
     struct mc_target t = {.fmt = MC_D_INT4, .group = 128};
 
     (void)state;
-    assert_int_equal(mc_target_bytes(&t, 2048, 7168), 2048 * 7168 / 2 + 2 * 2048 * 56 + 16);
+    assert_int_equal(mc_target_bytes(&t, 2048, 7168),
+                     2048 * 7168 / 2 + 2 * 2048 * 56 + 16);
     t = (struct mc_target){.fmt = MC_D_E4M3};
     assert_int_equal(mc_target_bytes(&t, 576, 6144), 576 * 6144 + 4 * 5 * 48);
     t = (struct mc_target){.fmt = MC_D_NVFP4, .group = 16};
