@@ -76,8 +76,9 @@ def vocabulary(rng, n):
     """Bytes, characters, then n pieces of random strings, each reachable by merging."""
     texts = [t.encode() for t in WORDS + WHITE]
     texts += [random_text(rng, None).encode()[:200] for _ in range(n // 8)]
-    texts += [(c * 64).encode() for c in "xX 漢1!\n"]
     tokens = {bytes([b]): None for b in range(256)}
+    for run in ((c * 48).encode() for c in "xX 漢1!\n"):
+        tokens.update((run[:end], None) for end in range(2, len(run) + 1))
     while len(tokens) < n:
         t = rng.choice(texts)
         at, k = rng.randrange(len(t) + 1), rng.choice([2, 3, 3, 4, 6, 8])
@@ -94,7 +95,8 @@ LONG = [  # (unit, times) lists: the first characters of a chunk are told by the
     [["x", 24999], [" ", 1], ["x", 25002]], [["x", 13], [" ", 60000], ["Xx", 30000]],
     [["Xx1 ", 100001]], [["x ", 199990], ["X", 25], [" ", 50]], [["\x1c", 25002]],
     [["\u3000 ", 13000]], [["!\n", 25001], ["x", 9]], [["\n", 400007]], [["e\u0301", 13000]],
-    [["1", 400005]],
+    [["1", 400005]], [["ab ", 133330], ["X", 40]], [["ab ", 133330], ["漢", 40]],
+    [["ab ", 133330], [" ", 40], ["x", 3]],
 ]
 
 
