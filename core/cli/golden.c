@@ -60,7 +60,8 @@ const void *mc_golden_tensor(const struct mc_ckpt *c, const char *dtype, int64_t
     return t->data;
 }
 
-void mc_golden_say(struct mc_golden_job *r, const char *file, bool ok, const char *fmt, ...)
+void mc_golden_say(struct mc_golden_job *r, const char *file, bool ok, const char *fmt,
+                   ...)
 {
     char text[400];
     va_list ap;
@@ -121,7 +122,10 @@ int mc_golden_run(struct mc_golden *g, struct mc_err *err)
         {"greedy.json", mc_golden_greedy},
         {"mtp.safetensors", mc_golden_drafts},
     };
-    struct mc_solo_opts o = {.context = 4096, .rows = MC_GOLDEN_ROWS, .outs = MC_GOLDEN_OUTS, .kv = g->kv};
+    struct mc_solo_opts o = {.context = 4096,
+                             .rows = MC_GOLDEN_ROWS,
+                             .outs = MC_GOLDEN_OUTS,
+                             .kv = g->kv};
     struct mc_golden_job r = {.g = g};
     char path[4096];
     int rc = pick_tolerance(&r, err);

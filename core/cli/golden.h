@@ -22,8 +22,8 @@ struct mc_golden {
 
 /* 0: all within tolerance. 1: some are over. Negative: a file can't be read. */
 int mc_golden_run(struct mc_golden *g, struct mc_err *err);
-/* chat.jsonl (golden_chat.c): how many conversations it has, how many are rendered otherwise,
- * and the line of the first of those, 0 for none. */
+/* chat.jsonl (golden_chat.c): how many conversations it has, how many are rendered
+ * otherwise, and the line of the first of those, 0 for none. */
 int mc_golden_chat(const struct mc_golden *g, const char *file, size_t *n, size_t *wrong,
                    size_t *first, struct mc_err *err);
 

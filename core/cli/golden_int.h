@@ -33,8 +33,8 @@ struct mc_golden_found {
 const void *mc_golden_tensor(const struct mc_ckpt *c, const char *dtype, int64_t *n,
                              int64_t *last, const char *fmt, int i, int j);
 /* The verdict on one file. */
-void mc_golden_say(struct mc_golden_job *r, const char *file, bool ok, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+void mc_golden_say(struct mc_golden_job *r, const char *file, bool ok, const char *fmt,
+                   ...) __attribute__((format(printf, 4, 5)));
 
 /* ---- golden_logits.c ---- */
 int32_t mc_golden_argmax(const float *x, int64_t n);
@@ -48,8 +48,8 @@ int mc_golden_greedy(struct mc_golden_job *r, const char *file, struct mc_err *e
 
 /* ---- golden_layers.c ---- */
 
-/* Expert or index choices against theirs: how many rows there were, how many were too close
- * to call, and how many differ of the others. */
+/* Expert or index choices against theirs: how many rows there were, how many were too
+ * close to call, and how many differ of the others. */
 struct mc_golden_sets {
     int64_t rows, close, wrong;
     double weights; /* largest difference of experts' weights */

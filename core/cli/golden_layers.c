@@ -1,8 +1,8 @@
 /* golden_layers.c - what every layer leaves, held against layers.safetensors.
  *
  * The residual stream after each layer, the experts that a row went to and the positions
- * that an indexer chose. A choice whose margin (the score of the last one in, less that of
- * the first one out) is within CLOSE may go either way, and what follows from it too.
+ * that an indexer chose. A choice whose margin (the score of the last one in, less that
+ * of the first one out) is within CLOSE may go either way, and what follows from it too.
  * Owns nothing after it returns. THREAD: main. */
 #include <math.h>
 #include <stdlib.h>
@@ -61,7 +61,8 @@ static void compare_experts(const struct mc_golden_job *r, const struct mc_ckpt 
     int64_t n, n_margin, last, k;
     const int32_t *want =
         mc_golden_tensor(c, "I32", &n, &k, "p%d.router.%d.experts", i, layer);
-    const float *w = mc_golden_tensor(c, "F32", &last, &last, "p%d.router.%d.weights", i, layer);
+    const float *w = mc_golden_tensor(c, "F32", &last, &last, "p%d.router.%d.weights", i,
+                                      layer);
     const float *margin =
         mc_golden_tensor(c, "F32", &n_margin, &last, "p%d.router.%d.margin", i, layer);
 
@@ -93,7 +94,8 @@ static void compare_sets(const struct mc_golden_job *r, const struct mc_ckpt *c,
     const int32_t *got = mc_pass_peek(mc_solo_pass(r->solo), MC_PEEK_INDEX_SET);
     int64_t n, n_pos, n_margin, last, k;
     const int32_t *pos = mc_golden_tensor(c, "I32", &n_pos, &last, "p%d.index.pos", i, 0);
-    const int32_t *want = mc_golden_tensor(c, "I32", &n, &k, "p%d.index.%d.set", i, layer);
+    const int32_t *want = mc_golden_tensor(c, "I32", &n, &k, "p%d.index.%d.set", i,
+                                           layer);
     const float *margin =
         mc_golden_tensor(c, "F32", &n_margin, &last, "p%d.index.%d.margin", i, layer);
 
@@ -159,10 +161,12 @@ static void say(struct mc_golden_job *r, const struct layers_ctx *x)
                   "%d tensors: residual max %.2e, final norm max %.2e%s", x->seen,
                   x->residual, x->norm, free);
     if (x->experts.rows > 0)
-        mc_golden_say(r, "  experts", !exact || x->experts.wrong == 0,
-                      "%lld rows: %lld other choices, %lld too close to call, weights max "
-                      "%.2e%s", (long long)x->experts.rows, (long long)x->experts.wrong,
-                      (long long)x->experts.close, x->experts.weights, free);
+        mc_golden_say(
+            r, "  experts", !exact || x->experts.wrong == 0,
+            "%lld rows: %lld other choices, %lld too close to call, weights max "
+            "%.2e%s",
+            (long long)x->experts.rows, (long long)x->experts.wrong,
+            (long long)x->experts.close, x->experts.weights, free);
     if (x->index.rows > 0)
         mc_golden_say(r, "  index sets", !exact || x->index.wrong == 0,
                       "%lld sets: %lld other choices, %lld too close to call%s",
@@ -191,7 +195,8 @@ int mc_golden_layers(struct mc_golden_job *r, const char *file, struct mc_err *e
     if (rc < 0)
         return rc;
     if (x.seen == 0)
-        return mc_fail(err, MC_EFORMAT, "layers.safetensors: no p0.layer.N of this model");
+        return mc_fail(err, MC_EFORMAT,
+                       "layers.safetensors: no p0.layer.N of this model");
     say(r, &x);
     return 0;
 }

@@ -29,8 +29,8 @@ static double lse(const float *x, int64_t n)
     return max + log(sum);
 }
 
-void mc_golden_compare(struct mc_golden_found *f, const float *got, const float *want, int64_t v,
-                        double allowed)
+void mc_golden_compare(struct mc_golden_found *f, const float *got, const float *want,
+                       int64_t v, double allowed)
 {
     double lg = lse(got, v), lw = lse(want, v), kl = 0;
 
@@ -59,8 +59,8 @@ bool mc_golden_within(const struct mc_golden_job *r, const struct mc_golden_foun
 
 /* Runs a prompt in chunks and hands over the logits of the rows at pos[0..n_pos), which
  * rise. */
-static int run_prompt(struct mc_golden_job *r, const int32_t *ids, int64_t n, const int32_t *pos,
-                      int64_t n_pos,
+static int run_prompt(struct mc_golden_job *r, const int32_t *ids, int64_t n,
+                      const int32_t *pos, int64_t n_pos,
                       void (*row)(void *ctx, int64_t j, const float *logits), void *ctx,
                       struct mc_err *err)
 {
@@ -68,12 +68,14 @@ static int run_prompt(struct mc_golden_job *r, const int32_t *ids, int64_t n, co
 
     mc_solo_reset(r->solo);
     while (at < n) {
-        int32_t take = n - at < MC_GOLDEN_ROWS ? (int32_t)(n - at) : MC_GOLDEN_ROWS, out[MC_GOLDEN_OUTS], n_out = 0;
+        int32_t take = n - at < MC_GOLDEN_ROWS ? (int32_t)(n - at) : MC_GOLDEN_ROWS,
+                out[MC_GOLDEN_OUTS], n_out = 0;
         const float *logits;
         int rc;
 
         for (int64_t k = j; k < n_pos && pos[k] < at + take; k++) {
-            if (n_out == MC_GOLDEN_OUTS) { /* no more rows of logits at once: a shorter run */
+            if (n_out ==
+                MC_GOLDEN_OUTS) { /* no more rows of logits at once: a shorter run */
                 take = (int32_t)(pos[k] - at);
                 break;
             }
@@ -116,7 +118,8 @@ int mc_golden_logits(struct mc_golden_job *r, const char *file, struct mc_err *e
         int64_t n, n_pos, n_want, n_spread, last;
         const int32_t *ids = mc_golden_tensor(c, "I32", &n, &last, "p%d.ids", i, 0);
         const int32_t *pos = mc_golden_tensor(c, "I32", &n_pos, &last, "p%d.pos", i, 0);
-        const float *want = mc_golden_tensor(c, "F32", &n_want, &last, "p%d.logits", i, 0);
+        const float *want = mc_golden_tensor(c, "F32", &n_want, &last, "p%d.logits", i,
+                                             0);
         const float *spread;
 
         if (!ids || !pos || !want || last != r->g->model->cfg.vocab ||
@@ -165,8 +168,8 @@ static void on_greedy(void *p, int64_t j, const float *got)
 }
 
 /* Teacher-forced: row n_prompt - 1 + j predicts ids[j]. */
-static int greedy_prompt(struct mc_golden_job *r, const json_t *item, struct greedy_ctx *x,
-                         struct mc_err *err)
+static int greedy_prompt(struct mc_golden_job *r, const json_t *item,
+                         struct greedy_ctx *x, struct mc_err *err)
 {
     const json_t *prompt = json_object_get(item, "prompt_ids");
     size_t n = json_array_size(prompt), m;
@@ -223,7 +226,8 @@ int mc_golden_greedy(struct mc_golden_job *r, const char *file, struct mc_err *e
     if (total == 0)
         return mc_fail(err, MC_EFORMAT, "greedy.json: no prompts in it");
     ok = r->tol.by_kl ? (double)(x.same + x.ties) >= 0.96 * (double)total : x.wrong == 0;
-    mc_golden_say(r, "greedy.json", ok, "%zu prompts: %lld of %lld steps equal, %lld ties", i,
-        (long long)x.same, (long long)total, (long long)x.ties);
+    mc_golden_say(r, "greedy.json", ok,
+                  "%zu prompts: %lld of %lld steps equal, %lld ties", i,
+                  (long long)x.same, (long long)total, (long long)x.ties);
     return 0;
 }

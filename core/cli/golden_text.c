@@ -52,7 +52,8 @@ int mc_golden_tokenizer(struct mc_golden_job *r, const char *file, struct mc_err
     if (rc == 0 && n == 0)
         rc = mc_fail(err, MC_EFORMAT, "tokenizer.jsonl: no texts in it");
     if (rc == 0)
-        mc_golden_say(r, "tokenizer.jsonl", wrong == 0, "%zu texts, %zu differ%s", n, wrong, first);
+        mc_golden_say(r, "tokenizer.jsonl", wrong == 0, "%zu texts, %zu differ%s", n,
+                      wrong, first);
     return rc;
 }
 
@@ -64,7 +65,8 @@ int mc_golden_chats(struct mc_golden_job *r, const char *file, struct mc_err *er
     if (rc == 0 && wrong == 0)
         mc_golden_say(r, "chat.jsonl", true, "%zu conversations", n);
     else if (rc == 0)
-        mc_golden_say(r, "chat.jsonl", false, "%zu of %zu conversations differ, first at line %zu",
-            wrong, n, first);
+        mc_golden_say(r, "chat.jsonl", false,
+                      "%zu of %zu conversations differ, first at line %zu", wrong, n,
+                      first);
     return rc;
 }

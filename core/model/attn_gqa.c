@@ -26,7 +26,8 @@ static void add_attention(struct mc_pass *p, int32_t layer, const struct mc_w *o
     const struct mc_step_mem *s = p->mem;
     int32_t h = p->m->heads.n, n_part = mc_pass_parts(p);
     size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, n_part) * (size_t)h;
-    float *parts = mc_pass_buffer(p, MC_USE_PARTS, n * (size_t)c->head_dim * sizeof *parts);
+    float *parts = mc_pass_buffer(p, MC_USE_PARTS,
+                                  n * (size_t)c->head_dim * sizeof *parts);
     float *ml = mc_pass_buffer(p, MC_USE_ML, n * 2 * sizeof *ml);
     struct mc_gqa_attn_p attn = {
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .h = h,

@@ -29,12 +29,13 @@ static struct mc_rope rope_of(const struct mc_model *m, int32_t off, bool neighb
 
 static void *rows(struct mc_pass *p, enum mc_use use, int32_t width)
 {
-    return mc_pass_buffer(p, use, (size_t)p->caps.rows * (size_t)width * mc_pass_row_bytes(p));
+    return mc_pass_buffer(p, use,
+                          (size_t)p->caps.rows * (size_t)width * mc_pass_row_bytes(p));
 }
 
 /* Those of the matrices that the layer has. */
-static void add_fan(struct mc_pass *p, const struct mc_layer *y, const struct mc_input *in,
-                    const uint8_t *at, void *const *to, int n)
+static void add_fan(struct mc_pass *p, const struct mc_layer *y,
+                    const struct mc_input *in, const uint8_t *at, void *const *to, int n)
 {
     struct mc_fan fan[MC_MAX_FAN];
     int have = 0;
@@ -45,17 +46,25 @@ static void add_fan(struct mc_pass *p, const struct mc_layer *y, const struct mc
     mc_pass_linear(p, in, fan, have);
 }
 
-/* The latents: the query's normed, for the matrices behind it; the token's to its page. */
+/* The latents: the query's normed, for the matrices behind it; the token's to its page.
+ */
 static struct mc_input add_prep(struct mc_pass *p, int32_t layer, void *q_a, void *kv_a)
 {
     const struct mc_config *c = &p->m->cfg;
     const struct mc_layer *y = &p->m->layer[layer];
     const struct mc_step_mem *s = p->mem;
     struct mc_input latent = {0};
-    struct mc_mla_prep_p prep = {
-        .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .q_lora = c->q_lora,
-        .q_a = q_a, .kv_a = kv_a, .q_norm = y->v[MC_V_Q_NORM], .kv_norm = y->v[MC_V_K_NORM],
-        .eps = c->lora_norm_eps, .rope = rope_of(p->m, 0, c->rope_neighbours)};
+    struct mc_mla_prep_p prep = {.rows = s->rows,
+                                 .kv = s->kv,
+                                 .slots = s->slots,
+                                 .layer = layer,
+                                 .q_lora = c->q_lora,
+                                 .q_a = q_a,
+                                 .kv_a = kv_a,
+                                 .q_norm = y->v[MC_V_Q_NORM],
+                                 .kv_norm = y->v[MC_V_K_NORM],
+                                 .eps = c->lora_norm_eps,
+                                 .rope = rope_of(p->m, 0, c->rope_neighbours)};
     unsigned want = 0;
 
     if (q_a) {
@@ -83,11 +92,20 @@ static void add_index(struct mc_pass *p, int32_t layer, void *q, void *k, void *
     const struct mc_step_mem *s = p->mem;
     size_t heads = (size_t)p->caps.rows * (size_t)c->index_heads;
     struct mc_dsa_prep_p prep = {
-        .rows = s->rows, .kv = s->kv, .slots = s->slots, .index = y->index,
-        .hi = c->index_heads, .q = q, .k = k, .gate = gate,
-        .k_norm = y->v[MC_V_INDEX_NORM], .k_bias = y->v[MC_V_INDEX_BIAS], .eps = 1e-6f,
+        .rows = s->rows,
+        .kv = s->kv,
+        .slots = s->slots,
+        .index = y->index,
+        .hi = c->index_heads,
+        .q = q,
+        .k = k,
+        .gate = gate,
+        .k_norm = y->v[MC_V_INDEX_NORM],
+        .k_bias = y->v[MC_V_INDEX_BIAS],
+        .eps = 1e-6f,
         .rope = rope_of(p->m, 0, c->index_neighbours),
-        .qi = mc_pass_buffer(p, MC_USE_INDEX_QI, heads * (size_t)c->index_dim * sizeof(float)),
+        .qi = mc_pass_buffer(p, MC_USE_INDEX_QI,
+                             heads * (size_t)c->index_dim * sizeof(float)),
         .gates = mc_pass_buffer(p, MC_USE_INDEX_GATES, heads * sizeof(float))};
     struct mc_dsa_topk_p topk = {
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .index = y->index,
@@ -98,7 +116,8 @@ static void add_index(struct mc_pass *p, int32_t layer, void *q, void *k, void *
     MC_PASS_ADD_SCRATCH(p, dsa_topk, &topk);
 }
 
-static void add_attention(struct mc_pass *p, int32_t layer, const void *q, const int32_t *set)
+static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
+                          const int32_t *set)
 {
     const struct mc_config *c = &p->m->cfg;
     const struct mc_layer *y = &p->m->layer[layer];
@@ -114,11 +133,16 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q, const
     struct mc_attn_merge_p merge = {
         .rows = s->rows, .h = h, .d = c->kv_lora, .n_part = attn.n_part,
         .cap_decode = p->caps.seqs, .out = rows(p, MC_USE_O_LATENT, h * c->kv_lora)};
-    struct mc_mla_out_p out = {
-        .n_live = &s->rows.live[MC_LIVE_ROWS], .cap = p->caps.rows, .h = h, .c = c->kv_lora,
-        .v = c->v_dim, .o_lat = merge.out, .w_uv = y->w_uv,
-        .act = mc_pass_act(p, MC_ACT_ATTN, p->m->be->act_of(p->m->be, o->layout),
-                           p->caps.rows, o->k)};
+    struct mc_mla_out_p out = {.n_live = &s->rows.live[MC_LIVE_ROWS],
+                               .cap = p->caps.rows,
+                               .h = h,
+                               .c = c->kv_lora,
+                               .v = c->v_dim,
+                               .o_lat = merge.out,
+                               .w_uv = y->w_uv,
+                               .act = mc_pass_act(p, MC_ACT_ATTN,
+                                                  p->m->be->act_of(p->m->be, o->layout),
+                                                  p->caps.rows, o->k)};
     struct mc_input heads = {.have = mc_pass_form(p, o)};
 
     attn.o = mc_pass_buffer(p, MC_USE_PARTS, n * (size_t)c->kv_lora * sizeof(float));
@@ -159,8 +183,8 @@ static void add(struct mc_pass *p, int32_t layer, const struct mc_input *in)
     add_fan(p, y, &latent, second, (void *[]){q, index_q}, 2);
     MC_PASS_ADD(p, mla_q, &absorb);
     if (c->index_topk > 0)
-        set = mc_pass_buffer(p, MC_USE_INDEX_SET, (size_t)p->caps.rows *
-                                                      (size_t)c->index_topk * sizeof *set);
+        set = mc_pass_buffer(p, MC_USE_INDEX_SET,
+                             (size_t)p->caps.rows * (size_t)c->index_topk * sizeof *set);
     if (own)
         add_index(p, layer, index_q, index_k, gate, set);
     add_attention(p, layer, absorb.out, set);

@@ -9,7 +9,8 @@
 static void no_memory(struct mc_pass *p)
 {
     if (p->rc == 0)
-        p->rc = mc_fail(p->err, MC_ENOMEM, "no memory for a pass of %d rows", p->caps.rows);
+        p->rc = mc_fail(p->err, MC_ENOMEM, "no memory for a pass of %d rows",
+                        p->caps.rows);
 }
 
 size_t mc_pass_row_bytes(const struct mc_pass *p)
@@ -32,8 +33,8 @@ void *mc_pass_buffer(struct mc_pass *p, enum mc_use use, size_t bytes)
     return p->buf[use].p;
 }
 
-/* Bytes of a value, columns that share a scale (0: no scales), and whether sums lie beside
- * the scales. */
+/* Bytes of a value, columns that share a scale (0: no scales), and whether sums lie
+ * beside the scales. */
 static const struct form {
     uint8_t bytes;
     int16_t block;
@@ -47,7 +48,9 @@ static struct mc_act take_act(struct mc_pass *p, uint16_t layout, int32_t rows, 
 {
     const struct form *f = &forms[layout];
     size_t t = (size_t)rows;
-    size_t n_scale = f->block ? t * (size_t)((k + f->block - 1) / f->block) * sizeof(float) : 0;
+    size_t n_scale = f->block
+                         ? t * (size_t)((k + f->block - 1) / f->block) * sizeof(float)
+                         : 0;
     struct mc_act a = {.k = k, .layout = layout};
 
     a.x = mc_mem_take(&p->own, t * (size_t)k * f->bytes);
@@ -64,7 +67,8 @@ struct mc_act mc_pass_act(struct mc_pass *p, enum mc_act_use use, uint16_t layou
     struct mc_act_buf *grown;
 
     for (int32_t i = 0; i < p->n_act; i++)
-        if (p->act[i].use == use && p->act[i].act.layout == layout && p->act[i].act.k == k)
+        if (p->act[i].use == use && p->act[i].act.layout == layout &&
+            p->act[i].act.k == k)
             return p->act[i].act;
     grown = p->rc < 0 ? NULL : realloc(p->act, (size_t)(p->n_act + 1) * sizeof *grown);
     if (!grown) {
@@ -125,8 +129,8 @@ void mc_pass_add(struct mc_pass *p, enum mc_op_id id, const void *params, size_t
     struct mc_bound *b;
 
     if (p->rc == 0 && !op)
-        p->rc = mc_fail(p->err, MC_EUNSUP, "backend %s has no operation %s", p->m->be->name,
-                        op_names[id]);
+        p->rc = mc_fail(p->err, MC_EUNSUP, "backend %s has no operation %s",
+                        p->m->be->name, op_names[id]);
     if (p->rc == 0)
         p->rc = ask(p, op, params);
     b = p->rc == 0 ? append(p) : NULL;

@@ -1,8 +1,9 @@
 /* config.c - loads a model's configuration and checks what no single field shows.
  *
  * Owns nothing. THREAD: any.
- * Always true of a loaded mc_config: every size is within the limits of config_int.h; query
- * heads are a multiple of kv heads; head_dim is even; every token id is below vocab. */
+ * Always true of a loaded mc_config: every size is within the limits of config_int.h;
+ * query heads are a multiple of kv heads; head_dim is even; every token id is below
+ * vocab. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@ int mc_config_add_eos(struct mc_config *out, int32_t id, struct mc_err *err)
         if (out->eos[i] == id)
             return 0;
     if (out->n_eos == MC_MAX_EOS)
-        return mc_fail(err, MC_ELIMIT, "more than %d stop ids (eos_token_id)", MC_MAX_EOS);
+        return mc_fail(err, MC_ELIMIT, "more than %d stop ids (eos_token_id)",
+                       MC_MAX_EOS);
     out->eos[out->n_eos++] = id;
     return 0;
 }
@@ -23,18 +25,22 @@ int mc_config_add_eos(struct mc_config *out, int32_t id, struct mc_err *err)
 static int check(const struct mc_config *m, struct mc_err *err)
 {
     if (m->n_head % m->n_kv_head != 0)
-        return mc_fail(err, MC_EFORMAT, "%d attention heads are no multiple of %d kv heads",
-                       m->n_head, m->n_kv_head);
+        return mc_fail(err, MC_EFORMAT,
+                       "%d attention heads are no multiple of %d kv heads", m->n_head,
+                       m->n_kv_head);
     if (mc_rope_dim(m) % 2 != 0)
         return mc_fail(err, MC_EFORMAT, "%s %d is odd",
-                       m->attn == MC_ATTN_MLA ? "qk_rope_head_dim" : "head_dim", mc_rope_dim(m));
+                       m->attn == MC_ATTN_MLA ? "qk_rope_head_dim" : "head_dim",
+                       mc_rope_dim(m));
     if (m->rope == MC_ROPE_LLAMA3 && m->rope_low >= m->rope_high)
-        return mc_fail(err, MC_EFORMAT, "low_freq_factor %g is not below high_freq_factor %g",
-                       m->rope_low, m->rope_high);
+        return mc_fail(err, MC_EFORMAT,
+                       "low_freq_factor %g is not below high_freq_factor %g", m->rope_low,
+                       m->rope_high);
     for (int32_t i = 0; i < m->n_eos; i++)
         if (m->eos[i] < 0 || m->eos[i] >= m->vocab)
-            return mc_fail(err, MC_EFORMAT, "eos_token_id %d is no id of a vocabulary of %d",
-                           m->eos[i], m->vocab);
+            return mc_fail(err, MC_EFORMAT,
+                           "eos_token_id %d is no id of a vocabulary of %d", m->eos[i],
+                           m->vocab);
     if (m->bos < -1 || m->bos >= m->vocab)
         return mc_fail(err, MC_EFORMAT, "bos_token_id %d is no id of a vocabulary of %d",
                        m->bos, m->vocab);

@@ -1,8 +1,8 @@
 /* config.h - what a checkpoint says of its model, checked and in one shape.
  *
- * Filled from config.json (+ generation_config.json) or GGUF metadata. A field that is not
- * understood and would change the result is refused by name. Plain data: OWNS nothing.
- * THREAD: any. */
+ * Filled from config.json (+ generation_config.json) or GGUF metadata. A field that is
+ * not understood and would change the result is refused by name. Plain data: OWNS
+ * nothing. THREAD: any. */
 #ifndef MC_MODEL_CONFIG_H
 #define MC_MODEL_CONFIG_H
 
@@ -13,8 +13,8 @@
 
 struct mc_ckpt;
 
-/* How frequencies are scaled. A GGUF may also have a tensor rope_freqs.weight of divisors,
- * which is how llama3's scaling is stored there (kind PLAIN): see rope.h. */
+/* How frequencies are scaled. A GGUF may also have a tensor rope_freqs.weight of
+ * divisors, which is how llama3's scaling is stored there (kind PLAIN): see rope.h. */
 enum mc_rope_kind { MC_ROPE_PLAIN, MC_ROPE_LINEAR, MC_ROPE_LLAMA3, MC_ROPE_YARN };
 
 enum mc_attn_kind { MC_ATTN_GQA, MC_ATTN_MLA };
@@ -23,8 +23,9 @@ enum { MC_MAX_EOS = 8, MC_MAX_LAYERS = 1024, MC_MAX_MTP = 1 };
 
 /* What a layer is, besides its attention, which is one kind in a model. */
 enum {
-    MC_LAYER_MOE = 1,   /* experts; else one feed-forward block */
-    MC_LAYER_INDEX = 2, /* owns a DSA indexer; else it takes the choice of the one before */
+    MC_LAYER_MOE = 1, /* experts; else one feed-forward block */
+    MC_LAYER_INDEX =
+        2, /* owns a DSA indexer; else it takes the choice of the one before */
 };
 
 struct mc_config {
@@ -50,7 +51,7 @@ struct mc_config {
     float norm_eps, lora_norm_eps; /* the latter of MLA's latents */
     bool tied;                /* lm_head is the embedding matrix */
     bool qkv_bias, qk_norm;
-    int32_t window;           /* sliding window, 0: none; j is seen from i: i - j < window */
+    int32_t window; /* sliding window, 0: none; j is seen from i: i - j < window */
     double rope_theta;
     enum mc_rope_kind rope;
     double rope_factor, rope_low, rope_high, rope_original;

@@ -10,7 +10,7 @@
 
 enum { LIMIT_EXPERTS = 4096, LIMIT_TOPK = 1 << 20 };
 
-/* ---- attention ----------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------- */
 
 void mc_cfg_read_latents(struct mc_cfg_reader *r, struct mc_config *out)
 {
@@ -26,7 +26,8 @@ void mc_cfg_read_latents(struct mc_cfg_reader *r, struct mc_config *out)
     out->v_dim = mc_cfg_required(r, "v_head_dim", 1, MC_LIMIT_HEAD_DIM);
     both = out->nope + out->rope_dim;
     if (mc_cfg_integer(r, "qk_head_dim", both, 1, INT32_MAX) != both)
-        mc_cfg_bad(r, MC_EFORMAT, "qk_head_dim", "is not qk_nope_head_dim + qk_rope_head_dim");
+        mc_cfg_bad(r, MC_EFORMAT, "qk_head_dim",
+                   "is not qk_nope_head_dim + qk_rope_head_dim");
     out->rope_neighbours = mc_cfg_boolean(r, "rope_interleave", true);
 }
 
@@ -80,7 +81,8 @@ void mc_cfg_read_indexers(struct mc_cfg_reader *r, struct mc_config *out)
     if (out->q_lora == 0)
         mc_cfg_bad(r, MC_EUNSUP, "q_lora_rank", "null is not supported with an indexer");
     if (!out->rope_neighbours)
-        mc_cfg_bad(r, MC_EUNSUP, "rope_interleave", "false is not supported with an indexer");
+        mc_cfg_bad(r, MC_EUNSUP, "rope_interleave",
+                   "false is not supported with an indexer");
     if (read_types(r, "indexer_types", "shared", "full", MC_LAYER_INDEX, out))
         ;
     else if (pattern)
@@ -90,10 +92,11 @@ void mc_cfg_read_indexers(struct mc_cfg_reader *r, struct mc_config *out)
             if (i + 1 <= skip || (i - skip + 1) % freq == 0)
                 out->layer[i] |= MC_LAYER_INDEX;
     if (r->rc == 0 && !(out->layer[0] & MC_LAYER_INDEX))
-        mc_cfg_bad(r, MC_EFORMAT, "indexer_types", "begins with a layer that owns no indexer");
+        mc_cfg_bad(r, MC_EFORMAT, "indexer_types",
+                   "begins with a layer that owns no indexer");
 }
 
-/* ---- experts ------------------------------------------------------------------------- */
+/* ---- experts ----------------------------------------------------------------------- */
 
 static void read_common(struct mc_cfg_reader *r, const char *count, struct mc_config *out)
 {
@@ -103,7 +106,8 @@ static void read_common(struct mc_cfg_reader *r, const char *count, struct mc_co
     out->n_group = out->topk_group = 1;
     out->router_factor = 1;
     if (out->top_k_expert > out->n_expert)
-        mc_cfg_bad(r, MC_EFORMAT, "num_experts_per_tok", "is more than there are experts");
+        mc_cfg_bad(r, MC_EFORMAT, "num_experts_per_tok",
+                   "is more than there are experts");
 }
 
 void mc_cfg_read_experts_qwen(struct mc_cfg_reader *r, bool shared, struct mc_config *out)
@@ -145,9 +149,11 @@ static void read_sparse_layers(struct mc_cfg_reader *r, struct mc_config *out)
         bool moe = i >= first && i % freq == 0;
 
         if (listed && moe != (bool)(out->layer[i] & MC_LAYER_MOE))
-            r->rc = mc_fail_param(r->err, MC_EFORMAT, "mlp_layer_types", "%s: mlp_layer_types "
-                                  "has layer %d %s, first_k_dense_replace %d says otherwise",
-                                  r->where, i, moe ? "dense" : "sparse", first);
+            r->rc =
+                mc_fail_param(r->err, MC_EFORMAT, "mlp_layer_types",
+                              "%s: mlp_layer_types "
+                              "has layer %d %s, first_k_dense_replace %d says otherwise",
+                              r->where, i, moe ? "dense" : "sparse", first);
         out->layer[i] |= moe ? MC_LAYER_MOE : 0;
     }
 }
@@ -157,7 +163,8 @@ void mc_cfg_read_experts_deepseek(struct mc_cfg_reader *r, struct mc_config *out
     int64_t shared;
 
     read_common(r, "n_routed_experts", out);
-    shared = (int64_t)mc_cfg_integer(r, "n_shared_experts", 0, 0, LIMIT_EXPERTS) * out->moe_inter;
+    shared = (int64_t)mc_cfg_integer(r, "n_shared_experts", 0, 0, LIMIT_EXPERTS) *
+             out->moe_inter;
     if (shared > MC_LIMIT_WIDTH)
         mc_cfg_bad(r, MC_EFORMAT, "n_shared_experts", "are too many");
     else
@@ -171,20 +178,23 @@ void mc_cfg_read_experts_deepseek(struct mc_cfg_reader *r, struct mc_config *out
     out->router_factor = (float)mc_cfg_number(r, "routed_scaling_factor", 1, 1e-6, 1e6);
     out->n_group = mc_cfg_required(r, "n_group", 1, LIMIT_EXPERTS);
     out->topk_group = mc_cfg_required(r, "topk_group", 1, LIMIT_EXPERTS);
-    if (r->rc == 0 && (out->n_expert % out->n_group != 0 || out->topk_group > out->n_group ||
-                       (out->n_group > 1 && out->n_expert / out->n_group < 2)))
-        r->rc = mc_fail_param(r->err, MC_EFORMAT, "n_group", "%s: %d experts can't be chosen "
-                              "from %d of %d groups (n_group, topk_group)", r->where,
-                              out->n_expert, out->topk_group, out->n_group);
+    if (r->rc == 0 &&
+        (out->n_expert % out->n_group != 0 || out->topk_group > out->n_group ||
+         (out->n_group > 1 && out->n_expert / out->n_group < 2)))
+        r->rc = mc_fail_param(r->err, MC_EFORMAT, "n_group",
+                              "%s: %d experts can't be chosen "
+                              "from %d of %d groups (n_group, topk_group)",
+                              r->where, out->n_expert, out->topk_group, out->n_group);
     if (r->rc == 0 && out->top_k_expert > out->n_expert / out->n_group * out->topk_group)
-        mc_cfg_bad(r, MC_EFORMAT, "num_experts_per_tok", "is more than topk_group groups hold");
+        mc_cfg_bad(r, MC_EFORMAT, "num_experts_per_tok",
+                   "is more than topk_group groups hold");
     read_sparse_layers(r, out);
 }
 
-/* ---- drafts -------------------------------------------------------------------------- */
+/* ---- drafts ------------------------------------------------------------------------ */
 
-/* A checkpoint may leave out the draft layers that its config counts: quantised ones often
- * do. Without tensors (a config alone) the config decides. */
+/* A checkpoint may leave out the draft layers that its config counts: quantised ones
+ * often do. Without tensors (a config alone) the config decides. */
 void mc_cfg_read_drafts(struct mc_cfg_reader *r, const struct mc_ckpt *c,
                         struct mc_config *out)
 {
@@ -197,7 +207,8 @@ void mc_cfg_read_drafts(struct mc_cfg_reader *r, const struct mc_ckpt *c,
         mc_cfg_bad(r, MC_EUNSUP, "num_nextn_predict_layers", "above 1 is not supported");
         return;
     }
-    snprintf(name, sizeof name, "%smodel.layers.%d.eh_proj.weight", out->prefix, out->n_layer);
+    snprintf(name, sizeof name, "%smodel.layers.%d.eh_proj.weight", out->prefix,
+             out->n_layer);
     if (mc_ckpt_n(c) > 0 && !mc_ckpt_find(c, name))
         return;
     out->n_mtp = n;

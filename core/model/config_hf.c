@@ -1,9 +1,9 @@
 /* config_hf.c - config.json and generation_config.json of all families: what they share.
  *
  * Owns nothing. THREAD: any.
- * A model of text and images has the text's config inside text_config. A field that transformers honours and this program
- * does not is refused unless it has the value that changes nothing. Defaults are those of
- * transformers' classes. */
+ * A model of text and images has the text's config inside text_config. A field that
+ * transformers honours and this program does not is refused unless it has the value that
+ * changes nothing. Defaults are those of transformers' classes. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,12 +31,13 @@ static const struct family {
 } families[] = {
     {"llama", "LlamaForCausalLM", F_KV_ABSENT, 0, 0},
     {"mistral", "MistralForCausalLM", F_WINDOW, 0, 4096},
-    {"qwen2", "Qwen2ForCausalLM", F_BIAS | F_WINDOW | F_WINDOW_ASK | F_WINDOW_TYPES, 0, 4096},
-    {"qwen3", "Qwen3ForCausalLM", F_QK_NORM | F_WINDOW | F_WINDOW_ASK | F_WINDOW_TYPES, 128,
+    {"qwen2", "Qwen2ForCausalLM", F_BIAS | F_WINDOW | F_WINDOW_ASK | F_WINDOW_TYPES, 0,
      4096},
+    {"qwen3", "Qwen3ForCausalLM", F_QK_NORM | F_WINDOW | F_WINDOW_ASK | F_WINDOW_TYPES,
+     128, 4096},
     {"qwen2_moe", "Qwen2MoeForCausalLM", F_BIAS | F_EXPERTS | F_SHARED, 0, 0},
-    {"qwen3_moe", "Qwen3MoeForCausalLM", F_QK_NORM | F_WINDOW | F_WINDOW_ASK | F_EXPERTS, 0,
-     4096},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", F_QK_NORM | F_WINDOW | F_WINDOW_ASK | F_EXPERTS,
+     0, 4096},
     {"deepseek_v3", "DeepseekV3ForCausalLM", F_KV_ABSENT | F_LATENT, 0, 0},
     {"kimi_k2", "DeepseekV3ForCausalLM", F_KV_ABSENT | F_LATENT, 0, 0},
     {"glm_moe_dsa", "GlmMoeDsaForCausalLM", F_KV_ABSENT | F_LATENT | F_INDEX, 0, 0},
@@ -44,7 +45,7 @@ static const struct family {
 
 #define WRAPPER "kimi_k25" /* text_config is one of the families; images are not served */
 
-/* ---- parts --------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------- */
 
 static const struct family *find_family(struct mc_cfg_reader *r)
 {
@@ -61,17 +62,19 @@ static const struct family *find_family(struct mc_cfg_reader *r)
         if (strcmp(families[i].model_type, type) == 0)
             f = &families[i];
     if (!f) {
-        r->rc = mc_fail_param(r->err, MC_EUNSUP, "model_type", "%s: model_type %s is not one of "
+        r->rc = mc_fail_param(r->err, MC_EUNSUP, "model_type",
+                              "%s: model_type %s is not one of "
                               "llama, mistral, qwen2, qwen3, qwen2_moe, qwen3_moe, "
-                              "deepseek_v3, kimi_k2, kimi_k25, glm_moe_dsa", r->where, type);
+                              "deepseek_v3, kimi_k2, kimi_k25, glm_moe_dsa",
+                              r->where, type);
         return NULL;
     }
     json_array_foreach (list, i, v)
         if (json_is_string(v) && strcmp(json_string_value(v), f->architecture) == 0)
             return f;
     if (list)
-        r->rc = mc_fail_param(r->err, MC_EUNSUP, "architectures", "%s: architectures lacks %s",
-                              r->where, f->architecture);
+        r->rc = mc_fail_param(r->err, MC_EUNSUP, "architectures",
+                              "%s: architectures lacks %s", r->where, f->architecture);
     return f;
 }
 
@@ -87,7 +90,8 @@ static void read_head_dim(struct mc_cfg_reader *r, const struct family *f,
     out->head_dim = out->hidden / out->n_head;
 }
 
-static void read_sizes(struct mc_cfg_reader *r, const struct family *f, struct mc_config *out)
+static void read_sizes(struct mc_cfg_reader *r, const struct family *f,
+                       struct mc_config *out)
 {
     bool has_kv = json_object_get(r->o, "num_key_value_heads") != NULL;
 
@@ -97,14 +101,17 @@ static void read_sizes(struct mc_cfg_reader *r, const struct family *f, struct m
     out->n_layer = mc_cfg_required(r, "num_hidden_layers", 1, MC_LIMIT_LAYERS);
     out->n_head = mc_cfg_required(r, "num_attention_heads", 1, MC_LIMIT_HEADS);
     out->max_context = mc_cfg_required(r, "max_position_embeddings", 1, MC_LIMIT_CONTEXT);
-    /* Absent means n_head to some only; the others' classes have defaults of some model. */
+    /* Absent means n_head to some only; the others' classes have defaults of some model.
+     */
     if (!has_kv && !(f->has & F_KV_ABSENT))
         mc_cfg_bad(r, MC_EFORMAT, "num_key_value_heads", "is missing");
-    out->n_kv_head = mc_cfg_integer(r, "num_key_value_heads", out->n_head, 1, MC_LIMIT_HEADS);
+    out->n_kv_head = mc_cfg_integer(r, "num_key_value_heads", out->n_head, 1,
+                                    MC_LIMIT_HEADS);
     if (f->has & F_LATENT) {
         if (out->n_kv_head != out->n_head)
-            mc_cfg_bad(r, MC_EFORMAT, "num_key_value_heads", "is not num_attention_heads, though "
-                                                             "all heads share a latent");
+            mc_cfg_bad(r, MC_EFORMAT, "num_key_value_heads",
+                       "is not num_attention_heads, though "
+                       "all heads share a latent");
     } else {
         read_head_dim(r, f, out);
     }
@@ -114,7 +121,8 @@ static void read_sizes(struct mc_cfg_reader *r, const struct family *f, struct m
 }
 
 /* All layers or none: layer_types says it, or qwen's max_window_layers. */
-static void read_window(struct mc_cfg_reader *r, const struct family *f, struct mc_config *out)
+static void read_window(struct mc_cfg_reader *r, const struct family *f,
+                        struct mc_config *out)
 {
     bool ask = f->has & F_WINDOW_ASK, typed = f->has & F_WINDOW_TYPES;
     const json_t *types = mc_cfg_field(r, "layer_types"), *v;
@@ -135,7 +143,8 @@ static void read_window(struct mc_cfg_reader *r, const struct family *f, struct 
         json_array_foreach (types, i, v) {
             const char *s = json_string_value(v);
 
-            if (!s || (strcmp(s, "full_attention") != 0 && strcmp(s, "sliding_attention") != 0))
+            if (!s ||
+                (strcmp(s, "full_attention") != 0 && strcmp(s, "sliding_attention") != 0))
                 mc_cfg_bad(r, MC_EUNSUP, "layer_types", "has an unknown type");
             else
                 sliding += s[0] == 's';
@@ -152,7 +161,8 @@ static void read_window(struct mc_cfg_reader *r, const struct family *f, struct 
         mc_cfg_bad(r, MC_EUNSUP, types ? "layer_types" : "max_window_layers",
             "gives only some layers a sliding window");
     if (sliding != 0 && window == 0 && typed)
-        mc_cfg_bad(r, MC_EFORMAT, "layer_types", "has sliding layers, but there is no window");
+        mc_cfg_bad(r, MC_EFORMAT, "layer_types",
+                   "has sliding layers, but there is no window");
     out->window = sliding ? window : 0;
 }
 
@@ -160,7 +170,10 @@ static void read_window(struct mc_cfg_reader *r, const struct family *f, struct 
 static void read_cache_scheme(struct mc_cfg_reader *q, struct mc_config *out)
 {
     const json_t *scheme = mc_cfg_field(q, "kv_cache_scheme");
-    struct mc_cfg_reader s = {.o = scheme, .where = "kv_cache_scheme", .err = q->err, .rc = q->rc};
+    struct mc_cfg_reader s = {.o = scheme,
+                              .where = "kv_cache_scheme",
+                              .err = q->err,
+                              .rc = q->rc};
 
     if (!scheme)
         return;
@@ -194,14 +207,17 @@ static void read_quantization(struct mc_cfg_reader *r, const json_t *config,
                              method ? method : "(absent)");
     sparsity = mc_cfg_field(&q, "sparsity_config");
     if (json_object_size(sparsity) > 0) {
-        struct mc_cfg_reader s = {.o = sparsity, .where = "sparsity_config", .err = r->err,
+        struct mc_cfg_reader s = {.o = sparsity,
+                                  .where = "sparsity_config",
+                                  .err = r->err,
                                   .rc = q.rc};
 
         mc_cfg_must_be(&s, "format", "dense");
         q.rc = s.rc;
     }
     if (json_object_size(mc_cfg_field(&q, "transform_config")) > 0)
-        mc_cfg_bad(&q, MC_EUNSUP, "transform_config", "(rotated weights) is not supported");
+        mc_cfg_bad(&q, MC_EUNSUP, "transform_config",
+                   "(rotated weights) is not supported");
     read_cache_scheme(&q, out);
     r->rc = q.rc;
 }
@@ -295,7 +311,9 @@ static void unwrap(struct mc_cfg_reader *r, struct mc_config *out)
 
 int mc_config_from_hf(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err)
 {
-    struct mc_cfg_reader whole = {.o = mc_ckpt_config(c), .where = "config.json", .err = err};
+    struct mc_cfg_reader whole = {.o = mc_ckpt_config(c),
+                                  .where = "config.json",
+                                  .err = err};
     struct mc_cfg_reader r = whole;
     struct mc_cfg_reader g = {.o = mc_ckpt_generation_config(c),
                               .where = "generation_config.json", .err = err};
@@ -319,7 +337,8 @@ int mc_config_from_hf(const struct mc_ckpt *c, struct mc_config *out, struct mc_
         read_window(&r, f, out);
     mc_cfg_read_rope(&r, out);
     quant = mc_cfg_field(&r, "quantization_config");
-    read_quantization(&r, quant ? quant : mc_cfg_field(&whole, "quantization_config"), out);
+    read_quantization(&r, quant ? quant : mc_cfg_field(&whole, "quantization_config"),
+                      out);
     read_ids(&r, out);
     whole.rc = r.rc;
     read_ids(&whole, out);

@@ -19,7 +19,8 @@ enum {
 
 /* Each fills *out, which has the defaults, from its kind of checkpoint. */
 int mc_config_from_hf(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err);
-int mc_config_from_gguf(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err);
+int mc_config_from_gguf(const struct mc_ckpt *c, struct mc_config *out,
+                        struct mc_err *err);
 
 /* Adds a stop id, once. */
 int mc_config_add_eos(struct mc_config *out, int32_t id, struct mc_err *err);

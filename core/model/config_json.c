@@ -21,7 +21,8 @@ const json_t *mc_cfg_field(const struct mc_cfg_reader *r, const char *key)
 }
 
 /* A number in [lo, hi]. A file with an integer beyond 64 bits has integers as reals. */
-double mc_cfg_number(struct mc_cfg_reader *r, const char *key, double absent, double lo, double hi)
+double mc_cfg_number(struct mc_cfg_reader *r, const char *key, double absent, double lo,
+                     double hi)
 {
     const json_t *v = mc_cfg_field(r, key);
     double x = json_number_value(v);
@@ -32,15 +33,16 @@ double mc_cfg_number(struct mc_cfg_reader *r, const char *key, double absent, do
         return x;
     if (r->rc == 0)
         r->rc = json_is_number(v)
-                    ? mc_fail_param(r->err, MC_EFORMAT, key, "%s: %s %g is not within %g..%g",
-                                    r->where, key, x, lo, hi)
+                    ? mc_fail_param(r->err, MC_EFORMAT, key,
+                                    "%s: %s %g is not within %g..%g", r->where, key, x,
+                                    lo, hi)
                     : mc_fail_param(r->err, MC_EFORMAT, key, "%s: %s is not a number",
                                     r->where, key);
     return absent;
 }
 
-int32_t mc_cfg_integer(struct mc_cfg_reader *r, const char *key, int32_t absent, int32_t lo,
-                       int32_t hi)
+int32_t mc_cfg_integer(struct mc_cfg_reader *r, const char *key, int32_t absent,
+                       int32_t lo, int32_t hi)
 {
     double x = mc_cfg_number(r, key, absent, lo, hi);
 
@@ -73,8 +75,8 @@ void mc_cfg_must_be(struct mc_cfg_reader *r, const char *key, const char *want)
     const char *s = json_string_value(v);
 
     if (v && (!s || strcmp(s, want) != 0) && r->rc == 0)
-        r->rc = mc_fail_param(r->err, MC_EUNSUP, key, "%s: %s must be %s, not %s", r->where,
-                              key, want, s ? s : "no string");
+        r->rc = mc_fail_param(r->err, MC_EUNSUP, key, "%s: %s must be %s, not %s",
+                              r->where, key, want, s ? s : "no string");
 }
 
 void mc_cfg_must_be_false(struct mc_cfg_reader *r, const char *key)

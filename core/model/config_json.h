@@ -20,8 +20,8 @@ const json_t *mc_cfg_field(const struct mc_cfg_reader *r, const char *key);
 /* In [lo, hi]; `absent` when it is not there. */
 double mc_cfg_number(struct mc_cfg_reader *r, const char *key, double absent, double lo,
                      double hi);
-int32_t mc_cfg_integer(struct mc_cfg_reader *r, const char *key, int32_t absent, int32_t lo,
-                       int32_t hi);
+int32_t mc_cfg_integer(struct mc_cfg_reader *r, const char *key, int32_t absent,
+                       int32_t lo, int32_t hi);
 int32_t mc_cfg_required(struct mc_cfg_reader *r, const char *key, int32_t lo, int32_t hi);
 bool mc_cfg_boolean(struct mc_cfg_reader *r, const char *key, bool absent);
 void mc_cfg_must_be(struct mc_cfg_reader *r, const char *key, const char *want);
@@ -32,7 +32,8 @@ void mc_cfg_read_rope(struct mc_cfg_reader *r, struct mc_config *out);
 /* config_blocks.c: what only some families have. */
 void mc_cfg_read_latents(struct mc_cfg_reader *r, struct mc_config *out);
 void mc_cfg_read_indexers(struct mc_cfg_reader *r, struct mc_config *out);
-void mc_cfg_read_experts_qwen(struct mc_cfg_reader *r, bool shared, struct mc_config *out);
+void mc_cfg_read_experts_qwen(struct mc_cfg_reader *r, bool shared,
+                              struct mc_config *out);
 void mc_cfg_read_experts_deepseek(struct mc_cfg_reader *r, struct mc_config *out);
 void mc_cfg_read_drafts(struct mc_cfg_reader *r, const struct mc_ckpt *c,
                         struct mc_config *out);

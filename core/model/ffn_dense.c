@@ -12,13 +12,13 @@ void mc_glu_add(struct mc_pass *p, const struct mc_input *in, const struct mc_w 
                 const struct mc_w *up, const struct mc_w *down, void *y)
 {
     struct mc_backend *be = p->m->be;
-    struct mc_glu_p glu = {
-        .n_live = &p->mem->rows.live[MC_LIVE_ROWS],
-        .cap = p->caps.rows,
-        .act = in->act[be->act_of(be, gate->layout)],
-        .gate = *gate,
-        .up = *up,
-        .out = mc_pass_act(p, MC_ACT_MID, be->act_of(be, down->layout), p->caps.rows, down->k)};
+    struct mc_glu_p glu = {.n_live = &p->mem->rows.live[MC_LIVE_ROWS],
+                           .cap = p->caps.rows,
+                           .act = in->act[be->act_of(be, gate->layout)],
+                           .gate = *gate,
+                           .up = *up,
+                           .out = mc_pass_act(p, MC_ACT_MID, be->act_of(be, down->layout),
+                                              p->caps.rows, down->k)};
     struct mc_input mid = {.have = mc_pass_form(p, down)};
 
     mid.act[glu.out.layout] = glu.out;

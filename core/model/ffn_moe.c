@@ -52,8 +52,8 @@ static const void *add_shared(struct mc_pass *p, const struct mc_layer *y,
     if (y->w[MC_M_SHARED_GATE].n == 0)
         return NULL;
     out = mc_pass_buffer(p, MC_USE_SHARED, rows * (size_t)p->m->cfg.hidden);
-    mc_glu_add(p, in, &y->w[MC_M_SHARED_GATE], &y->w[MC_M_SHARED_UP], &y->w[MC_M_SHARED_DOWN],
-               out);
+    mc_glu_add(p, in, &y->w[MC_M_SHARED_GATE], &y->w[MC_M_SHARED_UP],
+               &y->w[MC_M_SHARED_DOWN], out);
     if (mix->n > 0) {
         struct mc_fan f = {mix, NULL, mc_pass_buffer(p, MC_USE_SHARED_MIX, rows)};
 

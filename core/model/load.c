@@ -47,8 +47,10 @@ int mc_kv_layout_of(const struct mc_config *c, const char *name, enum mc_kv_layo
     if (mla && found == MC_KV_FP8)
         found = MC_KV_FP8_656;
     if (found < 0 || (!mla && found >= MC_N_GQA_KV))
-        return mc_fail_param(err, MC_EUNSUP, "kv", "--kv %s: this model (%s) takes auto, f32, "
-                             "bf16, fp8%s", name, c->family, mla ? ", fp8-plain, fp8-656" : "");
+        return mc_fail_param(err, MC_EUNSUP, "kv",
+                             "--kv %s: this model (%s) takes auto, f32, "
+                             "bf16, fp8%s",
+                             name, c->family, mla ? ", fp8-plain, fp8-656" : "");
     *out = (enum mc_kv_layout)found;
     return 0;
 }

@@ -1,8 +1,8 @@
 /* model.c - loading a rank's part of a model into the run layouts of a backend.
  *
  * Owns the packed weights and norm vectors. THREAD: one, before the engine runs.
- * Always true after open: every tensor of tensors.h's list is there and has the shape that
- * the config says; body_bytes is what one pass reads of the layers' matrices.
+ * Always true after open: every tensor of tensors.h's list is there and has the shape
+ * that the config says; body_bytes is what one pass reads of the layers' matrices.
  *
  * The checkpoint is read once, tensor by tensor: what was packed is dropped from the page
  * cache's mapping, so that resident memory is the packed weights and not both. */
@@ -37,9 +37,10 @@ int mc_load_cut(struct mc_loader *l, const struct mc_tensor_spec *t,
 
     mc_tensor_cut(&m->cfg, t, m->slice, &rows, &cols);
     if (rows.n < 1 || cols.n < 1)
-        return mc_fail_param(l->err, MC_EUNSUP, "ranks", "--ranks %d: nothing of %s [%d, %d] "
-                             "is left for rank %d", m->slice.n, t->name, t->n, t->k,
-                             m->slice.rank);
+        return mc_fail_param(l->err, MC_EUNSUP, "ranks",
+                             "--ranks %d: nothing of %s [%d, %d] "
+                             "is left for rank %d",
+                             m->slice.n, t->name, t->n, t->k, m->slice.rank);
     *p = (struct mc_pack_p){.disk = *d, .row0 = rows.at, .k0 = cols.at};
     p->w = (struct mc_w){.dt = m->be->row_dt, .n = rows.n, .k = cols.n};
     return 0;
@@ -64,7 +65,8 @@ static bool same_act(struct mc_loader *l, const struct mc_tensor_spec *t, int32_
     mc_tensor_name(&other, l->m->cfg.prefix, e, name);
     if (mc_ckpt_matrix(l->c, name, &mate, NULL) < 0)
         return true; /* said when its turn comes */
-    return be->act_of(be, be->run_of(be, mate.fmt)) == be->act_of(be, be->run_of(be, d->fmt));
+    return be->act_of(be, be->run_of(be, mate.fmt)) ==
+           be->act_of(be, be->run_of(be, d->fmt));
 }
 
 uint16_t mc_load_layout(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
@@ -81,8 +83,9 @@ int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,
     int rc = op->need(p, need, &why);
 
     if (rc < 0)
-        return mc_fail(l->err, rc, "%s (%s, [%d, %d]): %s", name, mc_disk_name(p->disk.fmt),
-                       p->disk.n, p->disk.k, why ? why : "not supported by this backend");
+        return mc_fail(l->err, rc, "%s (%s, [%d, %d]): %s", name,
+                       mc_disk_name(p->disk.fmt), p->disk.n, p->disk.k,
+                       why ? why : "not supported by this backend");
     p->w.bytes = need->q + need->scale + need->zero;
     return 0;
 }
@@ -101,7 +104,8 @@ int mc_load_pack(struct mc_loader *l, const char *name, const struct mc_pack_p *
     return 0;
 }
 
-static int load_matrix(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_w *out)
+static int load_matrix(struct mc_loader *l, const struct mc_tensor_spec *t,
+                       struct mc_w *out)
 {
     struct mc_mem *mem = &l->m->mem;
     struct mc_need need = {0};
@@ -153,7 +157,8 @@ static int load_vector(struct mc_loader *l, const struct mc_tensor_spec *t, floa
 
 /* ---- layers ------------------------------------------------------------------------ */
 
-static int load_one(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_layer *y)
+static int load_one(struct mc_loader *l, const struct mc_tensor_spec *t,
+                    struct mc_layer *y)
 {
     if (t->vector)
         return load_vector(l, t, &y->v[t->at]);
@@ -184,7 +189,8 @@ static int load_layer(struct mc_loader *l, int32_t i, struct mc_layer *y)
 /* What a pass reads of a layer: of experts those of one row. */
 static uint64_t bytes_read(const struct mc_config *c, const struct mc_layer *y)
 {
-    uint64_t bytes = y->w_uk.w.bytes * (uint64_t)y->w_uk.n + y->w_uv.w.bytes * (uint64_t)y->w_uv.n;
+    uint64_t bytes = y->w_uk.w.bytes * (uint64_t)y->w_uk.n +
+                     y->w_uv.w.bytes * (uint64_t)y->w_uv.n;
 
     for (int j = 0; j < MC_N_MATRIX; j++)
         bytes += y->w[j].bytes;
@@ -251,8 +257,10 @@ int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
     m->rope_mul = cfg->rope_mul;
     mc_mem_init(&m->mem, be);
     if (!mc_share_heads(cfg, slice, &m->heads, &m->kv_heads))
-        return mc_fail_param(err, MC_EUNSUP, "ranks", "--ranks %d: %d heads over %d kv heads "
-                             "can't be shared evenly", slice.n, cfg->n_head, cfg->n_kv_head);
+        return mc_fail_param(err, MC_EUNSUP, "ranks",
+                             "--ranks %d: %d heads over %d kv heads "
+                             "can't be shared evenly",
+                             slice.n, cfg->n_head, cfg->n_kv_head);
     m->layer = calloc((size_t)(cfg->n_layer + cfg->n_mtp), sizeof *m->layer);
     if (!m->layer)
         return mc_fail(err, MC_ENOMEM, "no memory for %d layers", cfg->n_layer);

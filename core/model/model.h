@@ -3,9 +3,9 @@
  * A model is its checked config and its weights in run layouts. A pass is what one step
  * needs besides: activation buffers and the params structs of every operation, bound to
  * fixed addresses once, so that running a pass only enqueues. Families differ in their
- * config alone: it says of each layer which tensors it has (tensors.h) and which blocks run
- * it (pass_int.h).
- * OWNS weights and buffers. THREAD: open and close one; run: the engine's. */
+ * config alone: it says of each layer which tensors it has (tensors.h) and which blocks
+ * run it (pass_int.h). OWNS weights and buffers. THREAD: open and close one; run: the
+ * engine's. */
 #ifndef MC_MODEL_MODEL_H
 #define MC_MODEL_MODEL_H
 
@@ -48,8 +48,8 @@ struct mc_model {
     struct mc_mem mem;     /* what it owns on the device */
 };
 
-/* Loads a rank's part onto the backend. n_real: the tokenizer's ids, at most cfg.vocab. The
- * checkpoint may be closed afterwards. The backend must outlive the model. */
+/* Loads a rank's part onto the backend. n_real: the tokenizer's ids, at most cfg.vocab.
+ * The checkpoint may be closed afterwards. The backend must outlive the model. */
 int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
                   const struct mc_config *cfg, struct mc_slice slice, int32_t n_real,
                   struct mc_model *out, struct mc_err *err);
@@ -91,9 +91,9 @@ static inline int32_t *mc_staged(const int32_t *p)
     return (int32_t *)(uintptr_t)p;
 }
 
-/* The shape of a model's pages on a rank: its layers, those of MTP behind the others, then
- * its indexes. How many pages, the tables' sizes and all addresses are for the caller to
- * fill in. Of a loaded model: with its static scales. */
+/* The shape of a model's pages on a rank: its layers, those of MTP behind the others,
+ * then its indexes. How many pages, the tables' sizes and all addresses are for the
+ * caller to fill in. Of a loaded model: with its static scales. */
 struct mc_kv mc_kv_of(const struct mc_config *c, struct mc_slice slice,
                       enum mc_kv_layout layout);
 struct mc_kv mc_model_kv(const struct mc_model *m, enum mc_kv_layout layout);
@@ -122,8 +122,8 @@ struct mc_pass_watch {
 int mc_pass_forward(struct mc_pass *p, struct mc_stream *s,
                     const struct mc_pass_watch *w);
 /* Enqueues the draft layer over the rows in mem, each a hidden state [H] in draft_hidden
- * and the token behind it, at that token's position; f32 logits go where the model's do. A
- * model without one does nothing; draft_hidden is NULL then. */
+ * and the token behind it, at that token's position; f32 logits go where the model's do.
+ * A model without one does nothing; draft_hidden is NULL then. */
 int mc_pass_draft(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w);
 void *mc_pass_draft_hidden(struct mc_pass *p);
 

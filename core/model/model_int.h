@@ -30,7 +30,9 @@ uint16_t mc_load_layout(struct mc_loader *l, const struct mc_tensor_spec *t, int
                         const struct mc_disk *d);
 
 /* stack.c: matrices that lie in one arena. */
-int mc_load_experts(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_ws *out);
-int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_layer *y);
+int mc_load_experts(struct mc_loader *l, const struct mc_tensor_spec *t,
+                    struct mc_ws *out);
+int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t,
+                   struct mc_layer *y);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * Owns the activation buffers and the lists of bound operations. THREAD: open and close
  * one; forward and sample the engine's. Always true: after open nothing here changes:
- * running a pass is a list of enqueues with the same params, so that it can be recorded and
- * replayed. */
+ * running a pass is a list of enqueues with the same params, so that it can be recorded
+ * and replayed. */
 #include <stdlib.h>
 
 #include "core/model/pass_int.h"
@@ -45,10 +45,12 @@ static void add_head(struct mc_pass *p)
                                                         mc_pass_row_bytes(p));
     struct mc_gather_rows_p gather = {
         .rows = s->rows, .norm = p->norm, .h = m->cfg.hidden, .out = picked};
-    struct mc_quant_p quant = {
-        .n_live = n_out, .cap = p->caps.outs, .x = picked,
-        .act = mc_pass_act(p, MC_ACT_LAST, m->be->act_of(m->be, head->layout), p->caps.outs,
-                           m->cfg.hidden)};
+    struct mc_quant_p quant = {.n_live = n_out,
+                               .cap = p->caps.outs,
+                               .x = picked,
+                               .act = mc_pass_act(p, MC_ACT_LAST,
+                                                  m->be->act_of(m->be, head->layout),
+                                                  p->caps.outs, m->cfg.hidden)};
     struct mc_linear_p linear = {.n_live = n_out, .cap = p->caps.outs, .n_w = 1,
                                  .act = quant.act, .w = {*head}, .y = {s->logits},
                                  .pitch = {head->n}, .y_dt = MC_F32};
@@ -60,8 +62,11 @@ static void add_head(struct mc_pass *p)
 
 static void add_embed(struct mc_pass *p)
 {
-    const struct mc_embed_p embed = {.rows = p->mem->rows, .w = p->m->end.w[MC_M_EMBED],
-                                     .slots = p->mem->slots, .row0 = p->m->row0, .x = p->x};
+    const struct mc_embed_p embed = {.rows = p->mem->rows,
+                                     .w = p->m->end.w[MC_M_EMBED],
+                                     .slots = p->mem->slots,
+                                     .row0 = p->m->row0,
+                                     .x = p->x};
 
     MC_PASS_ADD(p, embed, &embed);
 }
@@ -84,7 +89,8 @@ static void build_forward(struct mc_pass *p)
     p->to = &p->forward;
     add_check(p);
     add_embed(p);
-    in = mc_pass_join(p, m->layer[0].v[MC_V_ATTN_NORM], true, attn->wants(p, &m->layer[0]));
+    in = mc_pass_join(p, m->layer[0].v[MC_V_ATTN_NORM], true,
+                      attn->wants(p, &m->layer[0]));
     mc_pass_mark(p, -1);
     for (int32_t i = 0; i < m->cfg.n_layer; i++) {
         const struct mc_layer *next = &m->layer[i + 1];
@@ -138,9 +144,15 @@ static void build_sample(struct mc_pass *p)
                                      .eos = s->eos,
                                      .n_eos = m->cfg.n_eos,
                                      .stat = s->stat};
-    const struct mc_sample_p sample = {.rows = s->rows, .logits = s->logits, .raw = s->raw,
-                                       .vocab = v, .n_real = m->n_real, .pitch = v,
-                                       .slots = s->slots, .stat = s->stat, .out = s->out};
+    const struct mc_sample_p sample = {.rows = s->rows,
+                                       .logits = s->logits,
+                                       .raw = s->raw,
+                                       .vocab = v,
+                                       .n_real = m->n_real,
+                                       .pitch = v,
+                                       .slots = s->slots,
+                                       .stat = s->stat,
+                                       .out = s->out};
     const struct mc_commit_p commit = {.rows = s->rows, .out = s->out, .slots = s->slots,
                                        .counts = s->counts, .vocab = v};
 
@@ -164,7 +176,8 @@ static void give_scratch(struct mc_pass *p)
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         for (int32_t j = 0; j < lists[i]->n; j++)
             if (lists[i]->v[j].scratch >= 0)
-                *(void **)((char *)lists[i]->v[j].params + lists[i]->v[j].scratch) = p->scratch;
+                *(void **)((char *)lists[i]->v[j].params +
+                           lists[i]->v[j].scratch) = p->scratch;
 }
 
 int mc_pass_open(const struct mc_model *m, const struct mc_pass_caps *caps,

@@ -1,9 +1,9 @@
 /* pass_int.h - building a pass: a list of operations, bound once, block by block.
  *
  * A pass is lists of operations in the order in which they run; asking whether a backend
- * takes them and running them is walking a list. A block (attention, feed-forward) adds the
- * operations of one layer: it reads its input, the normed residual stream, in the forms
- * that it said it wants, and leaves a partial sum in p->x.
+ * takes them and running them is walking a list. A block (attention, feed-forward) adds
+ * the operations of one layer: it reads its input, the normed residual stream, in the
+ * forms that it said it wants, and leaves a partial sum in p->x.
  *
  * Forms: matrices of different run layouts want one input in different layouts. The
  * operation that makes it writes one form, and row values if anything else is wanted;
@@ -48,8 +48,15 @@ enum mc_use {
 };
 
 /* An activation's buffers are of one use, layout and width. */
-enum mc_act_use { MC_ACT_HIDDEN, MC_ACT_LATENT, MC_ACT_ATTN, MC_ACT_MID, MC_ACT_EXPERT_MID,
-                  MC_ACT_LAST, MC_ACT_DRAFT };
+enum mc_act_use {
+    MC_ACT_HIDDEN,
+    MC_ACT_LATENT,
+    MC_ACT_ATTN,
+    MC_ACT_MID,
+    MC_ACT_EXPERT_MID,
+    MC_ACT_LAST,
+    MC_ACT_DRAFT
+};
 
 /* Forms that a block wants of its input: 1 << enum mc_act_layout, or row values. */
 enum { MC_WANT_ROWS = 1 << 15 };
@@ -114,13 +121,15 @@ void mc_pass_add(struct mc_pass *p, enum mc_op_id id, const void *params, size_t
 #define MC_PASS_ADD(p, name, params) \
     mc_pass_add((p), MC_OP_##name, (const struct mc_##name##_p *)(params), \
                 sizeof(struct mc_##name##_p), -1)
-#define MC_PASS_ADD_SCRATCH(p, name, params) \
+#define MC_PASS_ADD_SCRATCH(p, name, params)                               \
     mc_pass_add((p), MC_OP_##name, (const struct mc_##name##_p *)(params), \
-                sizeof(struct mc_##name##_p), (int32_t)offsetof(struct mc_##name##_p, scratch))
+                sizeof(struct mc_##name##_p),                              \
+                (int32_t)offsetof(struct mc_##name##_p, scratch))
 void mc_pass_mark(struct mc_pass *p, int32_t layer);
 
 /* Joins p->x into the residual stream, normed by w [H] to what is wanted. */
-struct mc_input mc_pass_join(struct mc_pass *p, const float *w, bool first, unsigned want);
+struct mc_input mc_pass_join(struct mc_pass *p, const float *w, bool first,
+                             unsigned want);
 /* The forms of `want` that are not there yet, from in->rows. */
 void mc_pass_quant(struct mc_pass *p, struct mc_input *in, enum mc_act_use use, int32_t k,
                    unsigned want);

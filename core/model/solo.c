@@ -153,11 +153,12 @@ static int check_run(const struct mc_solo *s, const int32_t *ids, int32_t n, int
     return 0;
 }
 
-typedef int (*pass_fn)(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w);
+typedef int (*pass_fn)(struct mc_pass *p, struct mc_stream *s,
+                       const struct mc_pass_watch *w);
 
-static int run_at(struct mc_solo *s, pass_fn pass, const int32_t *ids, int32_t n, int32_t pos,
-                  const int32_t *out_row, int32_t n_out, const struct mc_pass_watch *watch,
-                  struct mc_err *err)
+static int run_at(struct mc_solo *s, pass_fn pass, const int32_t *ids, int32_t n,
+                  int32_t pos, const int32_t *out_row, int32_t n_out,
+                  const struct mc_pass_watch *watch, struct mc_err *err)
 {
     struct mc_backend *be = s->m->be;
     struct mc_page_init_p init = {.kv = s->dev.kv,

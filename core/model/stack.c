@@ -4,8 +4,9 @@
  *
  * Experts are packed one by one, each straight from its own bytes, so that no second copy
  * of a layer is ever in memory. A latent's up-projection kv_b [h*(nope+v), c] is read
- * whole, since a head's rows straddle the scale blocks of its file, and becomes two stacks:
- * W_UK [c,nope] of each head, transposed, goes to the query, W_UV [v,c] to the output. */
+ * whole, since a head's rows straddle the scale blocks of its file, and becomes two
+ * stacks: W_UK [c,nope] of each head, transposed, goes to the query, W_UV [v,c] to the
+ * output. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,8 +61,10 @@ static bool same_form(const struct mc_disk *a, const struct mc_disk *b)
            a->block_n == b->block_n && a->block_k == b->block_k && !a->zero == !b->zero;
 }
 
-/* One layout for all: that of the first, or f32 where they are stored unlike each other. */
-static int stack_layout(struct mc_loader *l, const struct mc_tensor_spec *t, uint16_t *out)
+/* One layout for all: that of the first, or f32 where they are stored unlike each other.
+ */
+static int stack_layout(struct mc_loader *l, const struct mc_tensor_spec *t,
+                        uint16_t *out)
 {
     struct mc_disk first, d;
     int rc = mc_load_find(l, t, 0, &first);
@@ -79,7 +82,8 @@ static int stack_layout(struct mc_loader *l, const struct mc_tensor_spec *t, uin
     return 0;
 }
 
-int mc_load_experts(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_ws *out)
+int mc_load_experts(struct mc_loader *l, const struct mc_tensor_spec *t,
+                    struct mc_ws *out)
 {
     struct mc_need need = {0};
     struct mc_pack_p p;
@@ -118,8 +122,8 @@ static uint16_t bf16_of(float f)
 
 /* Packs head i of a stack from f32 values [n,k]. The backend's form of bf16 decides: the
  * oracle's is f32 and loses nothing. */
-static int pack_head(struct mc_loader *l, const char *name, float *x, int32_t n, int32_t k,
-                     int32_t i, struct mc_ws *out)
+static int pack_head(struct mc_loader *l, const char *name, float *x, int32_t n,
+                     int32_t k, int32_t i, struct mc_ws *out)
 {
     struct mc_backend *be = l->m->be;
     bool exact = be->run_of(be, MC_D_BF16) == MC_W_F32;
@@ -130,7 +134,8 @@ static int pack_head(struct mc_loader *l, const char *name, float *x, int32_t n,
     int rc = mc_load_need(l, name, &p, &need);
 
     for (int64_t j = 0; j < (int64_t)n * k && !exact; j++)
-        ((uint16_t *)x)[j] = bf16_of(x[j]); /* in place: behind what is still to be read */
+        ((uint16_t *)x)[j] = bf16_of(
+            x[j]); /* in place: behind what is still to be read */
     if (rc == 0 && i == 0) {
         out->w = p.w;
         rc = take_stack(l, name, &need, l->m->heads.n, out);
@@ -141,7 +146,8 @@ static int pack_head(struct mc_loader *l, const char *name, float *x, int32_t n,
     return mc_load_pack(l, name, &p);
 }
 
-int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t, struct mc_layer *y)
+int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t,
+                   struct mc_layer *y)
 {
     const struct mc_config *c = &l->m->cfg;
     int32_t nope = c->nope, v = c->v_dim, k = c->kv_lora;

@@ -27,8 +27,26 @@ enum {
 };
 
 enum dim {
-    D_NONE, D_1, D_H, D_V, D_I, D_Q, D_KV, D_O, D_D, D_QL, D_C, D_CR, D_KVB, D_IQ, D_ID, D_IH,
-    D_E, D_MI, D_SI, D_2H,
+    D_NONE,
+    D_1,
+    D_H,
+    D_V,
+    D_I,
+    D_Q,
+    D_KV,
+    D_O,
+    D_D,
+    D_QL,
+    D_C,
+    D_CR,
+    D_KVB,
+    D_IQ,
+    D_ID,
+    D_IH,
+    D_E,
+    D_MI,
+    D_SI,
+    D_2H,
 };
 
 struct row {
@@ -62,9 +80,11 @@ static const struct row matrices[] = {
     {W_SHARED, MC_M_SHARED_GATE, MC_CUT_ROWS, D_SI, D_H, "mlp.shared_experts.gate_proj"},
     {W_SHARED, MC_M_SHARED_UP, MC_CUT_ROWS, D_SI, D_H, "mlp.shared_experts.up_proj"},
     {W_SHARED, MC_M_SHARED_DOWN, MC_CUT_COLS, D_H, D_SI, "mlp.shared_experts.down_proj"},
-    {W_SHARED_MIX, MC_M_SHARED_GATE, MC_CUT_ROWS, D_SI, D_H, "mlp.shared_expert.gate_proj"},
+    {W_SHARED_MIX, MC_M_SHARED_GATE, MC_CUT_ROWS, D_SI, D_H,
+     "mlp.shared_expert.gate_proj"},
     {W_SHARED_MIX, MC_M_SHARED_UP, MC_CUT_ROWS, D_SI, D_H, "mlp.shared_expert.up_proj"},
-    {W_SHARED_MIX, MC_M_SHARED_DOWN, MC_CUT_COLS, D_H, D_SI, "mlp.shared_expert.down_proj"},
+    {W_SHARED_MIX, MC_M_SHARED_DOWN, MC_CUT_COLS, D_H, D_SI,
+     "mlp.shared_expert.down_proj"},
     {W_SHARED_MIX, MC_M_SHARED_MIX, MC_CUT_NONE, D_1, D_H, "mlp.shared_expert_gate"},
     {W_MTP, MC_M_EH, MC_CUT_NONE, D_H, D_2H, "eh_proj"},
 };
@@ -81,8 +101,10 @@ static const struct row vectors[] = {
     {W_MLA | W_Q_LORA, MC_V_Q_NORM, MC_CUT_NONE, D_QL, D_NONE,
      "self_attn.q_a_layernorm.weight"},
     {W_MLA, MC_V_K_NORM, MC_CUT_NONE, D_C, D_NONE, "self_attn.kv_a_layernorm.weight"},
-    {W_INDEX, MC_V_INDEX_NORM, MC_CUT_NONE, D_ID, D_NONE, "self_attn.indexer.k_norm.weight"},
-    {W_INDEX, MC_V_INDEX_BIAS, MC_CUT_NONE, D_ID, D_NONE, "self_attn.indexer.k_norm.bias"},
+    {W_INDEX, MC_V_INDEX_NORM, MC_CUT_NONE, D_ID, D_NONE,
+     "self_attn.indexer.k_norm.weight"},
+    {W_INDEX, MC_V_INDEX_BIAS, MC_CUT_NONE, D_ID, D_NONE,
+     "self_attn.indexer.k_norm.bias"},
     {W_MOE | W_SIGMOID, MC_V_ROUTER_BIAS, MC_CUT_NONE, D_E, D_NONE,
      "mlp.gate.e_score_correction_bias"},
     {W_MTP, MC_V_E_NORM, MC_CUT_NONE, D_H, D_NONE, "enorm.weight"},
@@ -169,8 +191,11 @@ static int add(const struct mc_config *c, int32_t layer, const struct row *list,
 
         if ((list[i].when & have) != list[i].when)
             continue;
-        *t = (struct mc_tensor_spec){.vector = vector, .at = list[i].at, .cut = list[i].cut,
-                                     .n = size(c, list[i].n), .k = size(c, list[i].k)};
+        *t = (struct mc_tensor_spec){.vector = vector,
+                                     .at = list[i].at,
+                                     .cut = list[i].cut,
+                                     .n = size(c, list[i].n),
+                                     .k = size(c, list[i].k)};
         t->count = strchr(list[i].name, '#') ? c->n_expert : 1;
         if (layer < 0)
             snprintf(t->name, sizeof t->name, "%s", list[i].name);
@@ -196,7 +221,8 @@ void mc_tensor_name(const struct mc_tensor_spec *t, const char *prefix, int32_t 
     int head = mark ? (int)(mark - t->name) : (int)strlen(t->name);
 
     if (mark)
-        snprintf(out, MC_TENSOR_NAME + 32, "%s%.*s%d%s", prefix, head, t->name, e, mark + 1);
+        snprintf(out, MC_TENSOR_NAME + 32, "%s%.*s%d%s", prefix, head, t->name, e,
+                 mark + 1);
     else
         snprintf(out, MC_TENSOR_NAME + 32, "%s%s", prefix, t->name);
 }

@@ -1,7 +1,7 @@
 /* tensors.h - which tensors a model has, of what shape, and how ranks cut them.
  *
- * The one list that loading, planning and the check for strangers walk. Names are those of
- * Hugging Face files, without a checkpoint's prefix. OWNS nothing. THREAD: any. */
+ * The one list that loading, planning and the check for strangers walk. Names are those
+ * of Hugging Face files, without a checkpoint's prefix. OWNS nothing. THREAD: any. */
 #ifndef MC_MODEL_TENSORS_H
 #define MC_MODEL_TENSORS_H
 
@@ -78,7 +78,8 @@ struct mc_tensor_spec {
     int32_t count; /* experts; else 1 */
 };
 
-/* The tensors of a layer: -1 the ends, n_layer and up the MTP layers. Returns how many. */
+/* The tensors of a layer: -1 the ends, n_layer and up the MTP layers. Returns how many.
+ */
 int mc_tensors_of(const struct mc_config *c, int32_t layer,
                   struct mc_tensor_spec out[MC_MAX_SPECS]);
 
