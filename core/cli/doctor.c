@@ -14,6 +14,7 @@
 
 #include "core/cli/cli.h"
 #include "core/mc.h"
+#include "core/model/strangers.h"
 #include "core/weights/weights.h"
 
 struct doctor {
@@ -92,6 +93,22 @@ static void look_at_limits(struct doctor *d)
 
 /* ---- a model ----------------------------------------------------------------------- */
 
+static void describe_blocks(struct doctor *d, const struct mc_config *cfg)
+{
+    int moe = 0, index = 0;
+
+    for (int32_t i = 0; i < cfg->n_layer; i++) {
+        moe += cfg->layer[i] & MC_LAYER_MOE ? 1 : 0;
+        index += cfg->layer[i] & MC_LAYER_INDEX ? 1 : 0;
+    }
+    if (cfg->attn == MC_ATTN_MLA)
+        say(d, OK, "attention", "latents of %d + %d; indexers on %d layers choose %d positions",
+            cfg->kv_lora, cfg->rope_dim, index, cfg->index_topk);
+    if (moe > 0)
+        say(d, OK, "experts", "%d of %d a token, on %d layers; %d draft layers",
+            cfg->top_k_expert, cfg->n_expert, moe, cfg->n_mtp);
+}
+
 static void describe(struct doctor *d, const struct mc_ckpt *c,
                      const struct mc_config *cfg)
 {
@@ -103,9 +120,20 @@ static void describe(struct doctor *d, const struct mc_ckpt *c,
         "%s: %d layers, hidden %d, %d heads (%d kv) of %d, vocabulary %d, "
         "context %d",
         cfg->family, cfg->n_layer, cfg->hidden, cfg->n_head, cfg->n_kv_head,
-        cfg->head_dim, cfg->vocab, cfg->max_context);
+        mc_q_dim(cfg), cfg->vocab, cfg->max_context);
+    describe_blocks(d, cfg);
     say(d, OK, "tensors", "%d tensors, %.1f MB on disk", mc_ckpt_n(c),
         (double)bytes / 1e6);
+}
+
+static void say_strangers(struct doctor *d, const struct mc_strangers *s)
+{
+    if (s->images + s->drafts + s->copies > 0)
+        say(d, OK, "skipped", "%d tensors of images, %d of draft layers not counted, %d "
+            "copies of shared ones", s->images, s->drafts, s->copies);
+    if (s->unknown > 0)
+        say(d, OK, "unknown", "%d tensors have no part in this model: %s%s", s->unknown,
+            s->first, s->unknown > 1 ? ", ..." : "");
 }
 
 static int look_at_files(struct doctor *d, const char *path, struct mc_err *err)
@@ -113,6 +141,7 @@ static int look_at_files(struct doctor *d, const char *path, struct mc_err *err)
     struct mc_ckpt *c = NULL;
     struct mc_tok *tok = NULL;
     struct mc_config cfg;
+    struct mc_strangers strange;
     size_t n = 0;
     int rc = mc_ckpt_open(path, &c, err);
 
@@ -120,6 +149,10 @@ static int look_at_files(struct doctor *d, const char *path, struct mc_err *err)
         rc = mc_config_load(c, &cfg, err);
     if (rc == 0)
         describe(d, c, &cfg);
+    if (rc == 0)
+        rc = mc_strangers_find(c, &cfg, &strange, err);
+    if (rc == 0)
+        say_strangers(d, &strange);
     if (rc == 0)
         rc = mc_tok_open(c, &tok, err);
     if (rc == 0)

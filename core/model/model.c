@@ -12,6 +12,7 @@
 
 #include "core/model/model_int.h"
 #include "core/model/rope.h"
+#include "core/model/strangers.h"
 
 /* ---- one matrix -------------------------------------------------------------------- */
 
@@ -256,6 +257,9 @@ int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
     m->n_real = n_real < cfg->vocab ? n_real : cfg->vocab;
     m->rope_mul = cfg->rope_mul;
     mc_mem_init(&m->mem, be);
+    rc = mc_strangers_check(c, cfg, err);
+    if (rc < 0)
+        return rc;
     if (!mc_share_heads(cfg, slice, &m->heads, &m->kv_heads))
         return mc_fail_param(err, MC_EUNSUP, "ranks",
                              "--ranks %d: %d heads over %d kv heads "
@@ -272,6 +276,8 @@ int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
     rc = load_rope(&l);
     if (rc == 0)
         rc = load_all(&l);
+    if (rc == 0)
+        rc = mc_load_scales(&l);
     be->stream_free(l.s);
     if (mc_ckpt_intact(c, err) < 0)
         rc = MC_EIO;

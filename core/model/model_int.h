@@ -35,4 +35,7 @@ int mc_load_experts(struct mc_loader *l, const struct mc_tensor_spec *t,
 int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t,
                    struct mc_layer *y);
 
+/* scales.c */
+int mc_load_scales(struct mc_loader *l);
+
 #endif

@@ -104,6 +104,11 @@ const struct mc_stored *mc_ckpt_at(const struct mc_ckpt *c, int32_t i)
     return i >= 0 && i < c->n ? &c->tensor[i].s : NULL;
 }
 
+const char *mc_ckpt_hf_name(const struct mc_ckpt *c, int32_t i)
+{
+    return i >= 0 && i < c->n ? c->tensor[i].hf : NULL;
+}
+
 void mc_ckpt_drop(const struct mc_ckpt *c, const void *p, size_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -50,6 +50,7 @@ const char *mc_ckpt_path(const struct mc_ckpt *c);
 
 int32_t mc_ckpt_n(const struct mc_ckpt *c);
 const struct mc_stored *mc_ckpt_at(const struct mc_ckpt *c, int32_t i);
+const char *mc_ckpt_hf_name(const struct mc_ckpt *c, int32_t i);
 /* By Hugging Face name, for GGUF too; a GGUF tensor that has none goes by its own name
  * ("rope_freqs.weight"). NULL when absent. */
 const struct mc_stored *mc_ckpt_find(const struct mc_ckpt *c, const char *name);
