@@ -208,13 +208,24 @@ struct mc_mla_prep_p {
     void *norm_out;      /* [T,q_lora] row type, or NULL */
 };
 
+/* Long chunks: prefill rows whose sequence has at least long_rows rows in the step (0: none)
+ * are left to attn_ragged by mla_q, mla_attn and mla_out. */
+static inline bool mc_row_is_long(const struct mc_rows *r, int32_t t, int32_t long_rows)
+{
+    const int32_t *q0 = r->q0;
+
+    return long_rows > 0 && t >= r->live[MC_LIVE_DECODE] &&
+           q0[r->row_seq[t] + 1] - q0[r->row_seq[t]] >= long_rows;
+}
+
 /* mla_q: rotates the last r of each head of q and absorbs W_UK into the first nope:
  * out [T,h,c+r] = q[0..nope) W_UK_h ++ rope(q[nope..)). Without w_uk (n 0) only rotates:
- * out [T,h,nope+r], which may be q. */
+ * out [T,h,nope+r], which may be q. Rows of long chunks are only rotated, within q. A
+ * quantised w_uk reads q as act_of says; so w_uv. */
 struct mc_mla_q_p {
     struct mc_rows rows;
-    int32_t h, nope, c;
-    const void *q;     /* [T,h,nope+r] row type */
+    int32_t h, nope, c, long_rows;
+    void *q;     /* [T,h,nope+r] row type */
     struct mc_ws w_uk; /* h matrices [c,nope] */
     struct mc_rope rope; /* dim r, off nope */
     void *out;         /* row type */
@@ -224,7 +235,8 @@ struct mc_mla_q_p {
  * [parts][h][c], ml [parts][h][2]. With idx a row sees the positions of its list only, in
  * the list's order; part i then holds entries [i*MC_SPLIT, ...) of it, and n_part is
  * ceil(topk / MC_SPLIT) at most. Positions below `first` are not seen: 0, or 1 in an MTP
- * layer, whose entry of position p lies at p + 1. */
+ * layer, whose entry of position p lies at p + 1. Rows of long chunks (not with idx) see
+ * nothing. */
 struct mc_mla_attn_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -234,18 +246,37 @@ struct mc_mla_attn_p {
     const void *q;      /* [T,h,c+r] row type */
     const int32_t *idx; /* [T,topk] positions, rising, -1 behind the last; or NULL */
     int32_t topk;
-    int32_t first;
+    int32_t first, long_rows;
     float *o, *ml;
     const void *plan;
 };
 
-/* mla_out: act [T,h*v] = o_lat of each head times W_UV_h^T. */
+/* mla_out: act [T,h*v] = o_lat of each head times W_UV_h^T; rows of long chunks hold
+ * anything. */
 struct mc_mla_out_p {
-    const int32_t *n_live;
-    int32_t cap, h, c, v;
+    struct mc_rows rows;
+    int32_t h, c, v, long_rows;
     const void *o_lat; /* [T,h,c] row type */
     struct mc_ws w_uv; /* h matrices [v,c] */
     struct mc_act act;
+};
+
+/* attn_ragged: rows of long chunks attend to keys and values expanded from the latents as
+ * stored: act = softmax(scale q.[W_UK latent; key]) (W_UV latent) over first..pos. Less work
+ * than the absorbed form where a token's expansion serves enough rows. A head's split of
+ * tokens is expanded at a time, in f32, into scratch of the body's own; splits and folds as
+ * in gqa_attn. Runs behind mla_out, and leaves other rows alone.
+ * A named exception to rule 5: a row's result depends on whether its chunk is long (the two
+ * forms differ in rounding), though on nothing else of the batch. */
+struct mc_attn_ragged_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    const struct mc_slot *slots;
+    int32_t layer, h, nope, v, first, long_rows;
+    float scale;
+    const void *q;     /* [T,h,nope+r] row type, rotated by mla_q */
+    struct mc_w kv_b;  /* [h*(nope+v), c]: a head's keys, then its values */
+    struct mc_act act; /* [T,h*v] */
 };
 
 /* dsa_prep: LayerNorm of k (with bias), rope of the first dims of k and of each head of q,

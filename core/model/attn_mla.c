@@ -133,8 +133,7 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
     struct mc_attn_merge_p merge = {
         .rows = s->rows, .h = h, .d = c->kv_lora, .n_part = attn.n_part,
         .cap_decode = p->caps.seqs, .out = rows(p, MC_USE_O_LATENT, h * c->kv_lora)};
-    struct mc_mla_out_p out = {.n_live = &s->rows.live[MC_LIVE_ROWS],
-                               .cap = p->caps.rows,
+    struct mc_mla_out_p out = {.rows = s->rows,
                                .h = h,
                                .c = c->kv_lora,
                                .v = c->v_dim,

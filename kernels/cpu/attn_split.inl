@@ -26,14 +26,6 @@ static const void *kv_page(const struct kv_split *s, int v, int32_t at0)
     return mc_kv_at(s->kv, page, v, s->head, 0);
 }
 
-/* A span's part of the page that begins at at0, counted from there. */
-static struct span on_page(struct span s, int32_t at0)
-{
-    s.lo = s.lo > at0 ? s.lo - at0 : 0;
-    s.hi = s.hi - at0 < MC_PAGE ? s.hi - at0 : MC_PAGE;
-    return s;
-}
-
 /* Multiplies values [lo, hi) of x, whole vectors, by the tokens' fp8 scales. */
 static void mul_scales(const struct kv_split *s, int v, float *x, int32_t lo, int32_t hi)
 {
@@ -45,35 +37,15 @@ static void mul_scales(const struct kv_split *s, int v, float *x, int32_t lo, in
     }
 }
 
-static void fill(float *x, int32_t lo, int32_t hi, float value)
-{
-    for (; lo < hi; lo++)
-        x[lo] = value;
-}
-
-/* Scores to probabilities; ml: {max, sum}. Whole vectors are worked on, aligned in the
- * split; what is not visible counts as a score of -inf. */
+/* Scores to probabilities; see soften. */
 static void softmax(const struct kv_split *s, struct query *q, float scale, float *ml)
 {
-    int32_t lo = q->see.lo / VN * VN, hi = (q->see.hi + VN - 1) / VN * VN, j;
+    int32_t lo = q->see.lo / VN * VN, hi = (q->see.hi + VN - 1) / VN * VN;
     bool fp8 = s->kv->layout == MC_KV_FP8;
-    vf max = vf_set(-INFINITY), sum = vf_set(0), x;
 
     if (fp8)
         mul_scales(s, 0, q->prob, lo, hi);
-    for (j = lo; j < hi; j += VN)
-        vf_store(q->prob + j, vf_mul(vf_load(q->prob + j), vf_set(scale)));
-    fill(q->prob, lo, q->see.lo, -INFINITY);
-    fill(q->prob, q->see.hi, hi, -INFINITY);
-    for (j = lo; j < hi; j += VN)
-        max = vf_max(vf_load(q->prob + j), max); /* passes over a NaN; the sum finds it */
-    ml[0] = vf_top(max);
-    for (j = lo; j < hi; j += VN) {
-        x = vf_exp(vf_sub(vf_load(q->prob + j), vf_set(ml[0])));
-        sum = vf_add(sum, x);
-        vf_store(q->prob + j, x);
-    }
-    ml[1] = vf_sum(sum);
+    soften(q->prob, q->see, scale, ml);
     if (fp8)
         mul_scales(s, 1, q->prob, lo, hi);
 }

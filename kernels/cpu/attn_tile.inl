@@ -5,10 +5,7 @@
  * fma, then lanes), whether keys lie as in the page (few queries) or turned round, a token a
  * lane (many). o adds tokens in rising order. */
 
-/* A query at work on one split. Positions count from the split's first. */
-struct span {
-    int32_t lo, hi; /* visible: [lo, hi) */
-};
+/* A query at work on one split. */
 struct query {
     const float *q; /* [d] */
     float *prob;    /* [MC_SPLIT] scores, then probabilities */

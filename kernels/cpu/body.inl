@@ -1,4 +1,5 @@
-/* body.inl - the operations that go through weights or rows, over the vector words of the
+/* body.inl - the operations that go through weights or rows (attn_ragged
+ * through both weights and pages), over the vector words of the
  * vec_*.h that was included before it: one translation unit an instruction set, so that a
  * binary runs anywhere. Owns nothing; bodies run on a stream's threads.
  *
@@ -9,6 +10,9 @@
  * are exact, so their order is free. Float weights take f32 activations. */
 #include "kernels/cpu/unit.inl"
 
+#include "kernels/host/fold.h"
+#include "kernels/host/kv.h"
+
 #include "kernels/cpu/tile.inl"
 #include "kernels/cpu/panel.inl"
 #include "kernels/cpu/linear.inl"
@@ -16,3 +20,6 @@
 #include "kernels/cpu/route.inl"
 #include "kernels/cpu/moe.inl"
 #include "kernels/cpu/heads.inl"
+#include "kernels/cpu/softmax.inl"
+#include "kernels/cpu/latent.inl"
+#include "kernels/cpu/ragged.inl"

@@ -7,8 +7,11 @@ enum { QUAD = 4, HEAD_K = 512 /* columns of a head's matrix */ };
 
 struct heads {
     const struct mc_ws *w;
+    int32_t h;
     const float *x;      /* row t's values of head i: x + t*x_pitch + i*x_head */
-    int32_t x_pitch, x_head, rows;
+    int32_t x_pitch, x_head;
+    const struct mc_rows *rows;
+    int32_t long_rows;   /* rows of such chunks are not wanted */
     void (*put)(const void *p, int32_t head, int64_t t, int32_t c0, int32_t n, const float *y);
     const void *p;
 };
@@ -17,8 +20,8 @@ static const char *heads_weight_refuse(const struct mc_ws *s, int32_t h, int32_t
 {
     const struct mc_act x = {.k = k, .layout = is_int(s->w.layout) ? MC_A_I16 : MC_A_F32};
 
-    if (h < 1 || s->n != h)
-        return "cpu: not one matrix a head";
+    if (h < 1 || s->n < h)
+        return "cpu: not a matrix a head";
     if (s->w.n != n || k > HEAD_K)
         return "cpu: a head's matrix has other rows, or more than 512 columns";
     return weight_refuse(&x, &s->w);
@@ -57,24 +60,38 @@ static void head_item(const struct heads *h, int32_t head, int32_t pair, int32_t
     }
 }
 
+/* Whether all of rows [t0, t0+n) belong to long chunks. */
+static bool all_long(const struct heads *h, int32_t t0, int32_t n)
+{
+    while (n > 0 && mc_row_is_long(h->rows, t0 + n - 1, h->long_rows))
+        n--;
+    return n == 0;
+}
+
+static int32_t quads(const struct heads *h)
+{
+    return (pairs(h->w->w.n) + QUAD - 1) / QUAD;
+}
+
 static void heads_items(void *ctx, int64_t i0, int64_t i1, int lane)
 {
     const struct heads *h = ctx;
-    int32_t quads = (pairs(h->w->w.n) + QUAD - 1) / QUAD, t0;
+    int32_t rows = h->rows->live[MC_LIVE_ROWS], t0, n;
     int64_t item;
 
     (void)lane;
     for (; i0 < i1; i0++) {
-        item = i0 / spans(h->rows);
-        t0 = (int32_t)(i0 % spans(h->rows)) * ROWS;
-        head_item(h, (int32_t)(item / quads), (int32_t)(item % quads) * QUAD, t0,
-                  h->rows - t0 < ROWS ? h->rows - t0 : ROWS);
+        item = i0 / spans(rows);
+        t0 = (int32_t)(i0 % spans(rows)) * ROWS;
+        n = rows - t0 < ROWS ? rows - t0 : ROWS;
+        if (!all_long(h, t0, n))
+            head_item(h, (int32_t)(item / quads(h)), (int32_t)(item % quads(h)) * QUAD, t0, n);
     }
 }
 
 static void heads_times(struct mc_par *par, const struct heads *h)
 {
-    int64_t n = (int64_t)h->w->n * ((pairs(h->w->w.n) + QUAD - 1) / QUAD) * spans(h->rows);
+    int64_t n = (int64_t)h->h * quads(h) * spans(h->rows->live[MC_LIVE_ROWS]);
 
     mc_par_for(par, n, grain(par, n), heads_items, (void *)h);
 }
@@ -101,38 +118,46 @@ static void mla_q_put(const void *ctx, int32_t head, int64_t t, int32_t c0, int3
 }
 
 /* The rotated dims; without absorption the others too, unless they are in place. */
+static void mla_q_row(const struct mc_mla_q_p *p, int64_t t, bool absorb)
+{
+    int32_t r = p->rope.dim, from = p->nope + r, lead = absorb ? p->c : p->nope, i;
+    float *q = (float *)p->q + t * p->h * from, *out = q;
+    float c[MAX_D / 2], s[MAX_D / 2];
+
+    if (!mc_row_is_long(&p->rows, (int32_t)t, p->long_rows))
+        out = (float *)p->out + t * p->h * (lead + r);
+    if (!absorb && out != q)
+        memcpy(out, q, (size_t)p->h * (size_t)from * sizeof q[0]);
+    rope_angles(&p->rope, p->rows.pos[t], c, s);
+    for (i = 0; i < p->h; i++) {
+        float *x = out + i * (lead + r) + lead;
+
+        if (absorb)
+            memcpy(x, q + i * from + p->nope, (size_t)r * sizeof q[0]);
+        rope_head(x, &p->rope, c, s);
+    }
+}
+
 static void mla_q_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct mc_mla_q_p *p = ctx;
-    int32_t r = p->rope.dim, from = p->nope + r, lead = p->w_uk.n ? p->c : p->nope, i;
-    float c[MAX_D / 2], s[MAX_D / 2];
 
     (void)lane;
-    for (; t0 < t1; t0++) {
-        const float *q = (const float *)p->q + t0 * p->h * from;
-        float *out = (float *)p->out + t0 * p->h * (lead + r);
-
-        if (!p->w_uk.n && out != q)
-            memcpy(out, q, (size_t)p->h * (size_t)from * sizeof q[0]);
-        rope_angles(&p->rope, p->rows.pos[t0], c, s);
-        for (i = 0; i < p->h; i++) {
-            float *x = out + i * (lead + r) + lead;
-
-            if (p->w_uk.n)
-                memcpy(x, q + i * from + p->nope, (size_t)r * sizeof q[0]);
-            rope_head(x, &p->rope, c, s);
-        }
-    }
+    for (; t0 < t1; t0++)
+        mla_q_row(p, t0,
+                  p->w_uk.n && !mc_row_is_long(&p->rows, (int32_t)t0, p->long_rows));
 }
 
 static int mla_q(struct mc_par *par, const struct mc_mla_q_p *p)
 {
-    int32_t rows = p->rows.live[MC_LIVE_ROWS], from = p->nope + p->rope.dim;
-    struct heads h = {&p->w_uk, p->q, p->h * from, from, rows, mla_q_put, p};
+    int32_t from = p->nope + p->rope.dim;
+    struct heads h = {.w = &p->w_uk, .h = p->h, .x = p->q, .x_pitch = p->h * from,
+                      .x_head = from, .rows = &p->rows, .long_rows = p->long_rows,
+                      .put = mla_q_put, .p = p};
 
     if (p->w_uk.n)
         heads_times(par, &h);
-    mc_par_for(par, rows, 4, mla_q_rows, (void *)p);
+    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 4, mla_q_rows, (void *)p);
     return 0;
 }
 
@@ -164,7 +189,9 @@ static void mla_out_put(const void *ctx, int32_t head, int64_t t, int32_t c0, in
 
 static int mla_out(struct mc_par *par, const struct mc_mla_out_p *p)
 {
-    struct heads h = {&p->w_uv, p->o_lat, p->h * p->c, p->c, *p->n_live, mla_out_put, p};
+    struct heads h = {.w = &p->w_uv, .h = p->h, .x = p->o_lat, .x_pitch = p->h * p->c,
+                      .x_head = p->c, .rows = &p->rows, .long_rows = p->long_rows,
+                      .put = mla_out_put, .p = p};
 
     heads_times(par, &h);
     return 0;

@@ -87,7 +87,7 @@ static void lat_scores(struct lat_work *w)
     for (at = 0; at < w->most; at += MC_PAGE) {
         struct block b = lat_block(p, w->t0, w->split, at, w->most - at);
 
-        block_turn(p->kv.layout, &b, keys);
+        block_turn(p->kv.layout, &b, 0, d, keys);
         for (i = 0; i < d; i += DEEP) {
             k = d - i < DEEP ? d - i : DEEP;
             mul_rows(n, k, q + i, d, keys + i * MC_PAGE, MC_PAGE, w->prob[0] + at, MC_SPLIT);
@@ -113,7 +113,7 @@ static void lat_values(struct lat_work *w)
                 q = row * w->n_head;
                 if (s.lo < s.hi)
                     mul_rows(w->n_head, s.hi - s.lo, w->prob[q] + at + s.lo, MC_SPLIT,
-                             wide + s.lo * c + i, c, w->o + q * c + i, c);
+                             wide + i * MC_PAGE + s.lo * COLS, COLS, w->o + q * c + i, c);
             }
     }
 }
@@ -122,7 +122,6 @@ static void lat_values(struct lat_work *w)
 static void lat_split(struct lat_work *w, bool decode)
 {
     const struct mc_mla_attn_p *p = w->p;
-    const struct kv_split s = {.kv = &p->kv};
     float ml[LAT_Q][2];
     int32_t c = p->kv.c, row, i, q;
     int64_t part;
@@ -138,10 +137,10 @@ static void lat_split(struct lat_work *w, bool decode)
         return;
     lat_scores(w);
     for (q = 0; q < w->n_row * w->n_head; q++) {
-        struct query one = {.prob = w->prob[q], .see = w->see[q / w->n_head]};
+        struct span s = w->see[q / w->n_head];
 
-        if (one.see.lo < one.see.hi)
-            softmax(&s, &one, p->scale, ml[q]);
+        if (s.lo < s.hi)
+            soften(w->prob[q], s, p->scale, ml[q]);
     }
     lat_values(w);
     for (row = 0, q = 0; row < w->n_row; row++) {
@@ -182,7 +181,8 @@ static void lat_prefill(struct lat_work *w, int32_t t0, int32_t t1)
 
     for (t = t0; t < t1; t++)
         lat_clear(p, t, 0, w->head0, w->n_head);
-    if (p->slots[p->rows.slot[p->rows.row_seq[t0]]].bad)
+    if (p->slots[p->rows.slot[p->rows.row_seq[t0]]].bad ||
+        mc_row_is_long(&p->rows, t0, p->long_rows))
         return;
     w->t0 = t0;
     w->n_row = t1 - t0;

@@ -6,9 +6,11 @@
 #include "kernels/host/kv.h"
 
 #include "kernels/cpu/prep.inl"
+#include "kernels/cpu/softmax.inl"
 #include "kernels/cpu/attn_tile.inl"
 #include "kernels/cpu/attn_split.inl"
 #include "kernels/cpu/attn.inl"
 #include "kernels/cpu/latent.inl"
+#include "kernels/cpu/mla_prep.inl"
 #include "kernels/cpu/mla_attn.inl"
 #include "kernels/cpu/dsa.inl"

@@ -152,10 +152,11 @@ static int mla_q_need(const struct mc_mla_q_p *p, struct mc_need *need, const ch
 
 static void q_head(const struct mc_mla_q_p *p, int32_t t, int32_t head)
 {
-    bool absorb = p->w_uk.n > 0;
+    bool is_long = mc_row_is_long(&p->rows, t, p->long_rows);
+    bool absorb = p->w_uk.n > 0 && !is_long;
     int32_t r = p->rope.dim, n = p->nope + r, n_out = absorb ? p->c + r : n;
     int64_t at = (int64_t)t * p->h + head;
-    float *out = (float *)p->out + at * n_out, x[MAX_C];
+    float *out = (float *)(is_long ? p->q : p->out) + at * n_out, x[MAX_C];
 
     memcpy(x, (const float *)p->q + at * n, (size_t)n * sizeof x[0]);
     mc_ref_rope(x, &p->rope, p->rows.pos[t]);
@@ -200,9 +201,7 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *need,
     return no ? mc_refuse(why, no) : 0;
 }
 
-/* The latent at pos as f32. */
-static void latent_get(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t pos,
-                       float *x)
+void mc_ref_latent(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t pos, float *x)
 {
     uint8_t *at = mc_mla_at(kv, mc_kv_page(kv, layer, slot, pos), pos);
     float fixed = kv->layout == MC_KV_FP8_PLAIN && kv->k_scale ? kv->k_scale[layer] : 1;
@@ -230,7 +229,7 @@ static void attend(const struct mc_mla_attn_p *p, int32_t slot, const int32_t *l
     for (j = a; j < b; j++) {
         float dot = 0;
 
-        latent_get(kv, p->layer, slot, list ? list[j] : j, x);
+        mc_ref_latent(kv, p->layer, slot, list ? list[j] : j, x);
         for (i = 0; i < kv->c + kv->r; i++)
             dot += q[i] * x[i];
         score[j - a] = dot * p->scale;
@@ -241,7 +240,7 @@ static void attend(const struct mc_mla_attn_p *p, int32_t slot, const int32_t *l
     for (j = a; j < b; j++) {
         float prob = expf(score[j - a] - max);
 
-        latent_get(kv, p->layer, slot, list ? list[j] : j, x);
+        mc_ref_latent(kv, p->layer, slot, list ? list[j] : j, x);
         sum += prob;
         for (i = 0; i < kv->c; i++)
             o[i] += prob * x[i];
@@ -256,7 +255,7 @@ static int32_t seen(const struct mc_mla_attn_p *p, int32_t t)
     const int32_t *list = p->idx + (int64_t)t * p->topk;
     int32_t n = 0;
 
-    if (p->slots[mc_ref_slot(&p->rows, t)].bad)
+    if (p->slots[mc_ref_slot(&p->rows, t)].bad || mc_row_is_long(&p->rows, t, p->long_rows))
         return 0;
     if (!p->idx)
         return p->rows.pos[t] + 1;
@@ -362,7 +361,7 @@ static void out_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 
 static int mla_out(struct mc_par *par, const struct mc_mla_out_p *p)
 {
-    mc_par_for(par, *p->n_live, 1, out_rows, (void *)p);
+    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 1, out_rows, (void *)p);
     return 0;
 }
 

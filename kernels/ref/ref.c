@@ -65,6 +65,7 @@ struct mc_backend *mc_ref_open(const struct mc_backend_opts *o, const char **why
     b->op[MC_OP_mla_q] = &mc_ref_mla_q;
     b->op[MC_OP_mla_attn] = &mc_ref_mla_attn;
     b->op[MC_OP_mla_out] = &mc_ref_mla_out;
+    b->op[MC_OP_attn_ragged] = &mc_ref_attn_ragged;
     b->op[MC_OP_dsa_prep] = &mc_ref_dsa_prep;
     b->op[MC_OP_dsa_topk] = &mc_ref_dsa_topk;
     b->op[MC_OP_route] = &mc_ref_route;

@@ -45,9 +45,13 @@ static inline int32_t mc_ref_slot(const struct mc_rows *r, int32_t t)
     return r->slot[r->row_seq[t]];
 }
 
+/* The latent and key [c+r] at pos as f32, as stored. */
+void mc_ref_latent(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t pos, float *x);
+
 extern const struct mc_op mc_ref_pack, mc_ref_embed, mc_ref_join, mc_ref_linear, mc_ref_glu,
     mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge, mc_ref_route, mc_ref_moe,
     mc_ref_mla_prep, mc_ref_mla_q, mc_ref_mla_attn, mc_ref_mla_out,
+    mc_ref_attn_ragged,
     mc_ref_dsa_prep, mc_ref_dsa_topk, mc_ref_mtp_in;
 
 #endif

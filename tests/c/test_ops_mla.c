@@ -302,7 +302,7 @@ static void check_heads(struct kern *cpu, const struct ops_fmt *f, int32_t rows,
     float *q = malloc((size_t)(rows * H * from) * 4), *out = malloc((size_t)(rows * H * to) * 4);
     float *one = malloc((size_t)(H * to) * 4), inv[R / 2], row[128];
     struct mc_act act = ops_act(MC_A_F32, rows, H * V), alone = ops_act(MC_A_F32, 1, H * V);
-    int32_t n = rows, single = 1;
+    struct kern_rows single = {.live = {1}};
     struct mc_mla_q_p p = {.h = H, .nope = NOPE, .c = C, .q = q, .out = out};
 
     for (i = 0; i < H; i++) {
@@ -357,10 +357,10 @@ static void check_heads(struct kern *cpu, const struct ops_fmt *f, int32_t rows,
         kern_run(cpu, mla_q, p);
         assert_memory_equal(one, out + t * H * to, (size_t)(H * to) * 4);
     }
-    kern_run(cpu, mla_out, {.n_live = &n, .cap = rows, .h = H, .c = C, .v = V, .o_lat = q,
+    kern_run(cpu, mla_out, {.rows = kern_view(&r), .h = H, .c = C, .v = V, .o_lat = q,
                             .w_uv = w_uv, .act = act}); /* q: [rows,H,80]: any values do */
     for (t = 0; t < rows * 3 * 80 / (H * C); t += 5) {
-        kern_run(cpu, mla_out, {.n_live = &single, .cap = 1, .h = H, .c = C, .v = V,
+        kern_run(cpu, mla_out, {.rows = kern_view(&single), .h = H, .c = C, .v = V,
                                 .o_lat = q + t * H * C, .w_uv = w_uv, .act = alone});
         assert_memory_equal(alone.x, (float *)act.x + t * H * V, H * V * 4);
         for (head = 0; head < H; head++)

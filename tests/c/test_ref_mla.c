@@ -360,9 +360,9 @@ static void mla_out_multiplies_each_head(void **state)
     float *w = latent_randoms(H * V * C, 0.1f, &seed),
           *x = latent_randoms(T * H * C, 1, &seed);
     float out[T * H * V];
-    int32_t live = T, t, h, i, j;
-    struct mc_mla_out_p m = {.n_live = &live,
-                             .cap = T,
+    struct kern_rows r = {.live = {T}};
+    int32_t t, h, i, j;
+    struct mc_mla_out_p m = {.rows = kern_view(&r),
                              .h = H,
                              .c = C,
                              .v = V,
