@@ -6,6 +6,7 @@
 #include "core/serve/server.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/data.h"
+#include "lua/host/limit.h"
 #include "lua/host/task.h"
 
 /* ---- metrics --------------------------------------------------------------------------- */
@@ -29,56 +30,77 @@ static int strings(lua_State *L, int idx, const char **out, int max)
     return n;
 }
 
-/* declare(kind, name, help, labels, bounds) -> id; nil, error */
+/* The metrics that the bindings' pointer names now; NULL: nothing is counted. */
+static struct mc_metrics *metrics_of(lua_State *L)
+{
+    return *(struct mc_metrics *const *)lua_touserdata(L, lua_upvalueindex(1));
+}
+
+static int bounds(lua_State *L, int idx, double *out)
+{
+    int n = (int)lua_objlen(L, idx), i;
+
+    luaL_argcheck(L, n >= 1 && n <= MC_METRIC_BUCKETS, idx, "1..20 bounds");
+    for (i = 0; i < n; i++) {
+        lua_rawgeti(L, idx, i + 1);
+        out[i] = luaL_checknumber(L, -1);
+        lua_pop(L, 1);
+    }
+    return n;
+}
+
+/* declare(kind, name, help, labels, bounds) -> id; nil, text */
 static int l_declare(lua_State *L)
 {
     const char *kind = luaL_checkstring(L, 1), *labels[MC_METRIC_LABELS];
-    struct mc_metrics *m = mc_tvm_of(L)->server->metrics;
+    struct mc_metrics *m = metrics_of(L);
     double le[MC_METRIC_BUCKETS];
     struct mc_metric_def d = {.name = luaL_checkstring(L, 2), .help = luaL_checkstring(L, 3),
-                              .labels = labels};
+                              .labels = labels, .le = le};
     struct mc_err err;
-    int id, rc, i;
+    int id = 0, rc = 0;
 
     d.n_labels = strings(L, 4, labels, MC_METRIC_LABELS);
-    if (lua_istable(L, 5)) {
-        d.n_le = (int)lua_objlen(L, 5);
-        d.le = le;
-        luaL_argcheck(L, d.n_le >= 1 && d.n_le <= MC_METRIC_BUCKETS, 5, "1..20 bounds");
-        for (i = 0; i < d.n_le; i++) {
-            lua_rawgeti(L, 5, i + 1);
-            le[i] = luaL_checknumber(L, -1);
-            lua_pop(L, 1);
-        }
-    }
-    if (strcmp(kind, "counter") == 0)
-        rc = mc_metrics_counter(m, &d, &id, &err);
-    else if (strcmp(kind, "gauge") == 0)
-        rc = mc_metrics_gauge(m, &d, &id, &err);
+    if (lua_istable(L, 5))
+        d.n_le = bounds(L, 5, le);
     else
-        rc = mc_metrics_histogram(m, &d, &id, &err);
-    if (rc < 0)
-        return mc_bind_fail(L, &err);
-    lua_pushinteger(L, id);
-    return 1;
+        d.le = NULL;
+    mc_limit_hold();
+    if (m)
+        rc = strcmp(kind, "counter") == 0 ? mc_metrics_counter(m, &d, &id, &err)
+             : strcmp(kind, "gauge") == 0 ? mc_metrics_gauge(m, &d, &id, &err)
+                                          : mc_metrics_histogram(m, &d, &id, &err);
+    mc_limit_release();
+    if (rc == 0) {
+        lua_pushinteger(L, id);
+        return 1;
+    }
+    lua_pushnil(L);
+    lua_pushstring(L, err.text);
+    return 2;
 }
 
 typedef int (*put_fn)(struct mc_metrics *m, int id, const char *const *values, double v);
 
-/* put(id, labels, value, ...): labels is the number of label values that follow */
+/* put(id, value, label values...) -> nil, or a text */
 static int put(lua_State *L, put_fn fn)
 {
-    int id = luaL_checkint(L, 1), n = luaL_checkint(L, 2), i;
-    double v = luaL_checknumber(L, 3);
+    int id = luaL_checkint(L, 1), n = lua_gettop(L) - 2, rc = 0, i;
+    double v = luaL_checknumber(L, 2);
     const char *values[MC_METRIC_LABELS] = {NULL};
+    struct mc_metrics *m = metrics_of(L);
 
-    luaL_argcheck(L, n >= 0 && n <= MC_METRIC_LABELS && lua_gettop(L) == 3 + n, 3,
-                  "a value for each label");
+    luaL_argcheck(L, n <= MC_METRIC_LABELS, 3, "too many labels");
     for (i = 0; i < n; i++)
-        values[i] = luaL_checkstring(L, 4 + i);
-    if (fn(mc_tvm_of(L)->server->metrics, id, values, v) < 0)
-        return luaL_error(L, "the metric does not take this value");
-    return 0;
+        values[i] = luaL_checkstring(L, 3 + i);
+    mc_limit_hold();
+    if (m)
+        rc = fn(m, id, values, v);
+    mc_limit_release();
+    if (rc == 0)
+        return 0;
+    lua_pushfstring(L, "%f is no value for it", v);
+    return 1;
 }
 
 static int l_add(lua_State *L)
@@ -96,12 +118,23 @@ static int l_observe(lua_State *L)
     return put(L, mc_metrics_observe);
 }
 
-void mc_bind_metrics(lua_State *L)
+void mc_bind_metrics_of(lua_State *L, struct mc_metrics *const *metrics)
 {
     static const luaL_Reg fns[] = {{"declare", l_declare}, {"add", l_add}, {"set", l_set},
                                    {"observe", l_observe}, {NULL, NULL}};
+    const luaL_Reg *f;
 
-    mc_bind_table(L, fns);
+    lua_newtable(L);
+    for (f = fns; f->name; f++) {
+        lua_pushlightuserdata(L, (void *)(uintptr_t)metrics);
+        lua_pushcclosure(L, f->func, 1);
+        lua_setfield(L, -2, f->name);
+    }
+}
+
+void mc_bind_metrics(lua_State *L)
+{
+    mc_bind_metrics_of(L, &mc_tvm_of(L)->server->metrics);
 }
 
 /* ---- log ------------------------------------------------------------------------------- */

@@ -42,7 +42,8 @@ static int64_t now_ms(void)
 static struct mc_step_opts step_opts(struct mc_policies *p)
 {
     return (struct mc_step_opts){.sets = &p->sets, .log = mc_hooks_log, .log_ctx = p,
-                                 .mem = p->opts.vm_bytes};
+                                 .mem = p->opts.vm_bytes, .metrics = p->opts.metrics,
+                                 .config = p->opts.config};
 }
 
 /* Opens a VM; where it ran away when it did. */

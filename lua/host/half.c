@@ -104,7 +104,8 @@ static int half_open(struct mc_server *s, const struct mc_lua_opts *o, struct mc
     struct mc_lua *l = calloc(1, sizeof *l);
     struct mc_policies_opts po = {.dir = o->policies, .no_watch = !o->watch,
                                   .vocab = {mc_tok_n(tok), piece, tok}, .check = on_check,
-                                  .live = on_live, .wake = on_wake};
+                                  .live = on_live, .wake = on_wake,
+                                  .metrics = s->metrics, .config = s->config};
     int rc;
 
     if (!l)

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "core/base/log.h"
+#include "lua/bind/data.h"
 #include "lua/host/limit.h"
 #include "lua/host/scene.h"
 #include "lua/host/shown.h"
@@ -294,6 +295,24 @@ static void push_addresses(lua_State *L, struct mc_stepvm *s)
     set_address(L, "marks", m->marks);
 }
 
+/* Settings are numbers, texts and switches. */
+static void push_config(lua_State *L, const json_t *config)
+{
+    const char *key;
+    json_t *v;
+
+    lua_newtable(L);
+    json_object_foreach((json_t *)(uintptr_t)config, key, v) {
+        if (json_is_number(v))
+            lua_pushnumber(L, json_number_value(v));
+        else if (json_is_boolean(v))
+            lua_pushboolean(L, json_is_true(v));
+        else
+            lua_pushstring(L, json_string_value(v));
+        lua_setfield(L, -2, key);
+    }
+}
+
 void mc_leaf_push_host(lua_State *L, struct mc_stepvm *s)
 {
     lua_newtable(L);
@@ -339,4 +358,8 @@ void mc_leaf_push_host(lua_State *L, struct mc_stepvm *s)
     set_function(L, "load", host_load, s);
     set_function(L, "note", host_note, s);
     set_function(L, "log", host_log, s);
+    mc_bind_metrics_of(L, &s->opts.metrics);
+    lua_setfield(L, -2, "metrics");
+    push_config(L, s->opts.config);
+    lua_setfield(L, -2, "config");
 }

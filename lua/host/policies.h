@@ -44,6 +44,8 @@ struct mc_policies_opts {
     void (*wake)(void *self);
     void *self;
     size_t vm_bytes; /* 0: MC_VM_MEM */
+    struct mc_metrics *metrics; /* where scripts count; outlives the policies; or NULL */
+    const json_t *config;       /* what mc.config shows; outlives them too; or NULL */
 };
 
 /* Chooses the directory (the first of dir, etc with an init.lua, else the built-in set),

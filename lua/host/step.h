@@ -7,6 +7,8 @@
 #ifndef MC_LUA_STEP_H
 #define MC_LUA_STEP_H
 
+#include <jansson.h>
+
 #include "core/engine/policy.h"
 #include "lua/host/generation.h"
 #include "lua/host/vm.h"
@@ -44,6 +46,8 @@ struct mc_step_opts {
     struct mc_sets *sets; /* the vocabulary and its sets; outlives the VM */
     mc_step_log log;
     void *log_ctx;
+    struct mc_metrics *metrics; /* where scripts count; NULL: nowhere */
+    const json_t *config;       /* the server's settings by key, or NULL */
     size_t mem;    /* 0: MC_VM_MEM */
     bool no_jit;
     bool follow;   /* note lines as they run in vm->at (implies no_jit), to find a runaway */

@@ -12,13 +12,14 @@ static bool ran_away(int rc)
     return rc == MC_EBUDGET || rc == MC_ENOMEM;
 }
 
-/* Interpreted, noting lines, without a word in the log. */
+/* Interpreted, noting lines, without a word in the log or a count. */
 static struct mc_step_opts following(const struct mc_step_opts *o)
 {
     struct mc_step_opts f = *o;
 
     f.follow = true;
     f.log = mc_step_quiet;
+    f.metrics = NULL;
     f.hook_us = FIND_US;
     return f;
 }
@@ -63,13 +64,16 @@ int mc_trial_open(const struct mc_step_opts *o, struct mc_generation *g,
 int mc_trial_run(struct mc_stepvm **s, const struct mc_record *recorded,
                  struct mc_tried *tried, struct mc_err *err)
 {
+    struct mc_metrics *metrics = (*s)->opts.metrics;
     mc_step_log log = (*s)->opts.log;
     char at[80] = "";
     int rc;
 
     (*s)->opts.log = mc_step_quiet;
+    (*s)->opts.metrics = NULL;
     rc = mc_dryrun(*s, recorded, tried, err);
     (*s)->opts.log = log;
+    (*s)->opts.metrics = metrics;
     if (ran_away(rc)) {
         mc_trial_find(*s, at, sizeof at);
         say_where(err, at);

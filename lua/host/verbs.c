@@ -141,7 +141,8 @@ struct diff_job {
 static int open_disk(struct mc_policies *p, const struct mc_generation *like,
                      struct mc_generation **out, struct mc_err *err)
 {
-    const struct mc_step_opts o = {.sets = &p->sets, .log = mc_step_quiet};
+    const struct mc_step_opts o = {.sets = &p->sets, .log = mc_step_quiet,
+                                   .config = p->opts.config};
     const struct mc_source *s;
     struct mc_stepvm *vm;
     int rc = mc_generation_open(p->dir, out, err);

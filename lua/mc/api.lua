@@ -7,6 +7,7 @@ local chat = require "mc.chat"
 local data = require "mc.data"
 local help = require "mc.help"
 local host = require "mc.host"
+local metrics = require "mc.metrics"
 local seq = require "mc.seq"
 local wait = require("mc.wait").wait
 
@@ -167,32 +168,7 @@ for level, name in pairs { [0] = "debug", "info", "warn", "error" } do
   mc.log[name] = function(message, fields) log_line(level, message, fields) end
 end
 
-local Metric = {}
-local metric_meta = { __index = Metric, __metatable = false }
-local declared = setmetatable({}, { __mode = "k" }) -- metric -> {id, labels}
-
-local function put(how, name)
-  return function(m, value, ...)
-    local d = declared[m]
-    if not d then error("metric:" .. name .. " is called with a colon", 2) end
-    how(d.id, d.labels, value or 1, ...)
-  end
-end
-
-Metric.inc = put(host.metrics.add, "inc")
-Metric.set = put(host.metrics.set, "set")
-Metric.observe = put(host.metrics.observe, "observe")
-
-mc.metrics = {}
-for _, kind in ipairs { "counter", "gauge", "histogram" } do
-  mc.metrics[kind] = function(name, text, labels, bounds)
-    local id, err = host.metrics.declare(kind, name, text, labels, bounds)
-    if not id then error(tostring(err), 2) end
-    local m = setmetatable({}, metric_meta)
-    declared[m] = { id = id, labels = labels and #labels or 0 }
-    return m
-  end
-end
+mc.metrics = metrics.build(host.metrics)
 
 -- ---- frozen ----------------------------------------------------------------------------
 

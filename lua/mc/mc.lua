@@ -5,6 +5,7 @@
 
 local abi = require "mc.abi"
 local host = require "mc.host"
+local metrics = require "mc.metrics"
 local near = require "mc.near"
 local vocab = require "mc.pick".vocab
 
@@ -15,6 +16,17 @@ local wall_time = abi.leaf("double (*)(void *)", "wall_time")
 local ELSEWHERE = {}
 for name in ([[submit seqs seq cancel why engine top kv tensor shared spawn sleep every
   policy json msgpack]]):gmatch("%S+") do ELSEWHERE[name] = true end
+
+-- Which script runs.
+local function where()
+  if IO.picking ~= 0 then return "a sampler hook" end
+  if IO.epoch ~= 0 then return "a scheduler hook" end
+  return host.kind and "a " .. host.kind .. "'s file" or "init.lua"
+end
+
+local function refuse_declare()
+  if IO.loading == 0 then return "is for a file's top and init, not for a hook" end
+end
 
 -- A table that can be read and not changed; unknown(k) raises for what is not there.
 local function frozen(name, fields, unknown)
@@ -48,7 +60,11 @@ for level, name in pairs { [0] = "debug", "info", "warn", "error" } do
   end
 end
 
+local counters = metrics.build(host.metrics, refuse_declare)
+
 local mc = {
+  config = frozen("mc.config", host.config, unknown_in("mc.config", host.config)),
+  metrics = frozen("mc.metrics", counters, unknown_in("mc.metrics", counters)),
   log = frozen("mc.log", log, unknown_in("mc.log", log)),
   vocab = frozen("mc.vocab", vocab, unknown_in("mc.vocab", vocab)),
 }
@@ -65,7 +81,7 @@ end
 
 return frozen("mc", mc, function(k)
   if ELSEWHERE[k] then
-    error(("mc.%s is not available in a scheduler or sampler hook"):format(k), 3)
+    error(("mc.%s is not available in %s"):format(k, where()), 3)
   end
   unknown_in("mc", mc)(k)
 end)

@@ -117,6 +117,7 @@ end
 
 -- Runs a policy's file and returns its checked table.
 local function load_policy(kind, name)
+  host.kind = kind -- for messages
   local chunk, file = host.load(name)
   if not chunk then
     fail("init.lua", "%s names '%s', but there is no %s.lua", kind, name, name)

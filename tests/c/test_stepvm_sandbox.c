@@ -2,7 +2,9 @@
  * leave an error that nobody can read. */
 #include "tests/c/test.h"
 
+#include "core/serve/metrics.h"
 #include "lua/host/limit.h"
+#include "lua/host/trial.h"
 #include "tests/c/stepvm_util.h"
 
 /* ---- the sandbox ---------------------------------------------------------------------- */
@@ -39,7 +41,7 @@ static void stepvm_sandbox_has_no_holes(void **st)
         "assert(('').dump == nil and collectgarbage('count') > 0)\n"
         "assert(string.rep('x', 3) == 'xxx' and ('x'):rep(3) == 'xxx')\n"
         "local _, err = pcall(function() mc.submit {} end)\n"
-        "assert(err:find('mc.submit is not available in a scheduler or sampler hook'), err)\n"
+        "assert(err:find('mc.submit is not available in a scheduler hook'), err)\n"
         "local a, b = pcall(setmetatable, {}, { __gc = function() end }) assert(a)\n"
         "for _, name in ipairs { 'assert', 'error', 'pcall', 'xpcall', 'ipairs', 'pairs', 'next',\n"
         "  'select', 'tonumber', 'tostring', 'type', 'unpack', 'setmetatable' } do end\n");
@@ -203,7 +205,99 @@ static void stepvm_error_values_of_any_kind_become_text(void **st)
     }
 }
 
+/* ---- what scripts count, and what they are told --------------------------------------- */
+
+static const char counting_scheduler[] =
+    "local steps = mc.metrics.counter('my_steps', 'steps seen', { 'kind' })\n"
+    "local depth = mc.metrics.gauge('my_depth', 'rows')\n"
+    "assert(mc.config.max_waiting == 7 and mc.config.backend == 'cpu' and mc.config.watch)\n"
+    "local function fails(why, f, ...)\n"
+    "  local ok, err = pcall(f, ...)\n"
+    "  assert(not ok and err:find(why, 1, true), tostring(err))\n"
+    "end\n"
+    "fails(\"mc.submit is not available in a scheduler's file\",\n"
+    "  function() return mc.submit end)\n"
+    "local P = { api = 1, kind = 'scheduler' }\n"
+    "function P.init() depth:set(3) end\n"
+    "function P.plan(view)\n"
+    "  steps:inc(2, 'a')\n"
+    "  steps:inc(nil, 'b')\n"
+    "  depth:set(view.kv_total)\n"
+    "  fails('my_depth is a gauge, which has no observe', depth.observe, depth, 1)\n"
+    "  fails('my_steps has 1 labels, and 0 values', steps.inc, steps, 1)\n"
+    "  fails('takes a number, not a table', steps.inc, steps, {}, 'a')\n"
+    "  fails('is called with a colon', steps.inc, 1)\n"
+    "  fails('not for a hook', mc.metrics.counter, 'late', 'too late')\n"
+    "  fails(\"mc.config has no 'max_wating'\", function() return mc.config.max_wating end)\n"
+    "  fails('can\\'t be changed', function() mc.config.max_waiting = 1 end)\n"
+    "  fails('in a scheduler hook', function() return mc.submit end)\n"
+    "end\n"
+    "return P\n";
+
+static const char sampler[] =
+    "local ok, err = pcall(function() return mc.sleep end)\n"
+    "assert(err:find(\"in a sampler's file\"), err)\n"
+    "return { api = 1, kind = 'sampler', chain = function(seq, want)\n"
+    "  ok, err = pcall(function() return mc.sleep end)\n"
+    "  assert(err:find('mc.sleep is not available in a sampler hook'), err)\n"
+    "  return want\n"
+    "end }\n";
+
+static double shown(struct mc_metrics *m, const char *name)
+{
+    const struct mc_metrics_source src = {.metrics = m};
+    static char text[65536];
+    const char *at;
+
+    text[mc_metrics_render(&src, text, sizeof text - 1)] = 0;
+    at = strstr(text, name);
+    return at ? atof(at + strlen(name)) : -1;
+}
+
+/* What is only being tried (dry runs, a search for a line) counts nothing. */
+static void stepvm_scripts_count_and_read_the_settings(void **st)
+{
+    char *dir = dir_new();
+    struct mc_step_opts o = opts();
+    struct step_block *b = step_new(2, 100);
+    struct mc_plan *p = plan_new(256, 64, 100);
+    struct mc_pick_seq seq = {.seq = 1};
+    struct mc_params want = {.ban = {-1, -1}}, got;
+    struct mc_metrics *m;
+    struct mc_generation *g;
+    struct mc_stepvm *s;
+    struct mc_err err = {0};
+    json_t *config = json_pack("{s:i, s:s, s:b}", "max_waiting", 7, "backend", "cpu", "watch", 1);
+
+    (void)st;
+    dir_write(dir, "s.lua", counting_scheduler);
+    dir_write(dir, "t.lua", sampler);
+    dir_write(dir, "init.lua", "return { scheduler = 's', sampler = 't' }");
+    assert_ok(mc_metrics_open(&m, &err), err);
+    o.metrics = m;
+    o.config = config;
+    assert_ok(mc_generation_open(dir, &g, &err), err);
+    assert_ok(mc_stepvm_open(&o, g, &s, NULL, 0, &err), err);
+    assert_ok(mc_trial_run(&s, NULL, NULL, &err), err);
+    assert_true(shown(m, "\nmascon_my_steps_total{kind=\"a\"} ") < 0);
+    assert_true(shown(m, "\nmascon_my_depth ") == 3);
+    for (int i = 0; i < 3; i++)
+        assert_ok(run_plan(s, b, p, &err), err);
+    assert_true(shown(m, "\nmascon_my_steps_total{kind=\"a\"} ") == 6);
+    assert_true(shown(m, "\nmascon_my_steps_total{kind=\"b\"} ") == 3);
+    assert_true(shown(m, "\nmascon_my_depth ") == b->view.p_total);
+    assert_ok(mc_stepvm_chain(s, &seq, &want, &got, &err), err);
+    mc_stepvm_close(s);
+    mc_generation_unref(g);
+    mc_metrics_close(m);
+    json_decref(config);
+    dir_free(dir);
+    free(b);
+    free(p);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(stepvm_scripts_count_and_read_the_settings),
     cmocka_unit_test(stepvm_sandbox_has_no_holes),
     cmocka_unit_test(stepvm_binary_chunks_are_refused),
     cmocka_unit_test(stepvm_one_script_cannot_change_what_another_sees),

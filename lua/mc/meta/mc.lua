@@ -250,6 +250,10 @@ function mc.now() end
 --- Unix seconds.
 function mc.time() end
 
+---@class mc.config every setting by its key, to read: mc.config.max_waiting; in hooks too
+
+-- Metrics are declared at a file's top or in init, and counted anywhere, hooks included.
+
 --- A counter for /metrics: c:inc(1, "label's value").
 ---@param name string
 ---@param help string
