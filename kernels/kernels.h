@@ -2,7 +2,7 @@
  *
  * The contract between the forward passes (core/model), the engine (core/engine) and the
  * bodies: kernels/ref (scalar, the oracle) and kernels/cpu (SIMD). It is written for a
- * CUDA backend too, but includes nothing of ours and names no CUDA type.
+ * CUDA backend too, but includes nothing outside of kernels/ and names no CUDA type.
  *
  * Rules
  *  1. An operation is three functions over one plain params struct. need() at boot: scratch
@@ -95,6 +95,7 @@ enum { MC_K_EARG = -1, MC_K_EUNSUP = -3, MC_K_EINTERNAL = -17, MC_K_ENOMEM = -26
 /* Each makes a backend or returns NULL with a static reason in *why. */
 struct mc_backend *mc_ref_open(const struct mc_backend_opts *o, const char **why);
 struct mc_backend *mc_cpu_open(const struct mc_backend_opts *o, const char **why);
+struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **why);
 
 /* Typed calls: mc_k_embed(b, s, &p). */
 #define MC_OP(name)                                                                        \

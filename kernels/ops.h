@@ -173,7 +173,7 @@ struct mc_gqa_attn_p {
 };
 
 /* The first part of row t: rows below cap_decode have n_part of them, later ones one. */
-static inline int64_t mc_part_row(int32_t t, int32_t cap_decode, int32_t n_part)
+MC_INLINE int64_t mc_part_row(int32_t t, int32_t cap_decode, int32_t n_part)
 {
     return t < cap_decode ? (int64_t)t * n_part
                           : (int64_t)cap_decode * n_part + (t - cap_decode);
@@ -210,7 +210,7 @@ struct mc_mla_prep_p {
 
 /* Long chunks: prefill rows whose sequence has at least long_rows rows in the step (0: none)
  * are left to attn_ragged by mla_q, mla_attn and mla_out. */
-static inline bool mc_row_is_long(const struct mc_rows *r, int32_t t, int32_t long_rows)
+MC_INLINE bool mc_row_is_long(const struct mc_rows *r, int32_t t, int32_t long_rows)
 {
     const int32_t *q0 = r->q0;
 

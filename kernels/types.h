@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/inline.h"
+
 struct mc_stream; /* an ordered queue of operations on one device */
 struct mc_graph;  /* recorded operations, params by value */
 
@@ -113,7 +115,7 @@ struct mc_ws {
     int32_t n;
 };
 
-static inline struct mc_w mc_ws_at(const struct mc_ws *s, int32_t i)
+MC_INLINE struct mc_w mc_ws_at(const struct mc_ws *s, int32_t i)
 {
     struct mc_w w = s->w;
 
@@ -190,7 +192,7 @@ enum mc_kv_layout {
 enum { MC_SCALE_COLS = 128 }; /* values of a latent that share a scale in FP8_656 */
 
 /* Bytes of one layer of one page; at least layer_stride. */
-static inline int64_t mc_kv_layer_bytes(uint16_t layout, int32_t hk, int32_t d)
+MC_INLINE int64_t mc_kv_layer_bytes(uint16_t layout, int32_t hk, int32_t d)
 {
     int64_t each = layout == MC_KV_F32 ? 4 * d : layout == MC_KV_BF16 ? 2 * d : d + 4;
 
@@ -198,7 +200,7 @@ static inline int64_t mc_kv_layer_bytes(uint16_t layout, int32_t hk, int32_t d)
 }
 
 /* Bytes of a token's latent; the 656 of FP8_656 at c = 512, r = 64. */
-static inline int64_t mc_mla_token_bytes(uint16_t layout, int32_t c, int32_t r)
+MC_INLINE int64_t mc_mla_token_bytes(uint16_t layout, int32_t c, int32_t r)
 {
     int64_t n = (int64_t)c + r, n_scale = (c + MC_SCALE_COLS - 1) / MC_SCALE_COLS;
 
@@ -208,7 +210,7 @@ static inline int64_t mc_mla_token_bytes(uint16_t layout, int32_t c, int32_t r)
 }
 
 /* Bytes of one index of one page. */
-static inline int64_t mc_index_bytes(uint16_t layout, int32_t index_d)
+MC_INLINE int64_t mc_index_bytes(uint16_t layout, int32_t index_d)
 {
     return (int64_t)MC_PAGE * (layout == MC_KV_F32 ? 4 * index_d : index_d + 4);
 }

@@ -24,9 +24,11 @@ int mc_backend_open(const char *name, const struct mc_backend_opts *o,
         *out = mc_cpu_open(o, &why);
     else if (strcmp(name, "ref") == 0)
         *out = mc_ref_open(o, &why);
+    else if (strcmp(name, "cuda") == 0)
+        *out = mc_cuda_open(o, &why);
     else
         return mc_fail_param(err, MC_EUNSUP, "backend",
-                             "--backend %s: this build has cpu and ref", name);
+                             "--backend %s: there are cpu, ref and cuda", name);
     if (!*out)
         return mc_fail_param(err, MC_EUNSUP, "backend", "--backend %s: %s", name,
                              why ? why : "can't be opened");

@@ -1,7 +1,7 @@
 /* asm.cuh - every instruction that CUDA C++ has no word for, as seen by nvcc.
  *
- * The only file with assembly of the device (tests/lint.sh). kernels/emu/emu_dev.h has the
- * same names for a host compiler; tests/c/test_emu.c holds their fragment layouts one
+ * The only file with assembly of the device (tests/lint.sh). kernels/emu/emu_dev.h has
+ * the same names for a host compiler; tests/c/test_emu.c holds their fragment layouts one
  * element at a time. Owns nothing. THREAD: device code. */
 #ifndef MC_CUDA_ASM_CUH
 #define MC_CUDA_ASM_CUH
@@ -11,8 +11,8 @@
 #include "kernels/host/cast.h"
 
 #define MC_DEV static __device__ __forceinline__
-#define MC_KERNEL(name, params)                                                            \
-    extern "C" __global__ void __launch_bounds__(MC_T_##name)                              \
+#define MC_KERNEL(name, params)                                  \
+    extern "C" __global__ void __launch_bounds__(MC_T_##name, 1) \
         name(const __grid_constant__ params p)
 
 template <typename T> MC_DEV T *mc_shared()
@@ -27,7 +27,7 @@ MC_DEV uint32_t mc_smem_at(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/* ---- memory: 4, 8, 16 bytes; once: read-only and not kept in L1 ------------------------ */
+/* ---- memory: 4, 8, 16 bytes; once: read-only and not kept in L1 -------------------- */
 
 MC_DEV uint4 mc_ld16(const void *p) { return *static_cast<const uint4 *>(p); }
 MC_DEV uint2 mc_ld8(const void *p) { return *static_cast<const uint2 *>(p); }
@@ -59,7 +59,8 @@ MC_DEV uint2 mc_ld8_once(const void *p)
 /* n bytes of 16 from global, zeros after them. */
 MC_DEV void mc_cp_async16(void *shared, const void *global, uint32_t n)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(mc_smem_at(shared)),
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     mc_smem_at(shared)),
                  "l"(global), "r"(n)
                  : "memory");
 }
@@ -87,7 +88,12 @@ MC_DEV void mc_st_release(uint32_t *p, uint32_t v)
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-/* ---- clusters (sm_90 on) --------------------------------------------------------------- */
+MC_DEV uint64_t mc_atomic_add64(uint64_t *p, uint64_t v)
+{
+    return atomicAdd(reinterpret_cast<unsigned long long *>(p), v);
+}
+
+/* ---- clusters (sm_90 on) ----------------------------------------------------------- */
 
 #if __CUDA_ARCH__ >= 900
 MC_DEV void mc_cluster_sync()
@@ -113,7 +119,7 @@ template <typename T> MC_DEV T *mc_cluster_map(T *p, uint32_t rank)
 }
 #endif
 
-/* ---- matrices -------------------------------------------------------------------------- */
+/* ---- matrices ---------------------------------------------------------------------- */
 
 MC_DEV void mc_ldsm4(uint32_t (&out)[4], const void *row)
 {
@@ -131,10 +137,10 @@ MC_DEV void mc_ldsm4_t(uint32_t (&out)[4], const void *row)
                  : "memory");
 }
 
-#define MC_MMA(shape)                                                                      \
-    asm volatile("mma.sync.aligned." shape " {%0, %1, %2, %3}, {%4, %5, %6, %7}, "         \
-                 "{%8, %9}, {%0, %1, %2, %3};"                                             \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                          \
+#define MC_MMA(shape)                                                              \
+    asm volatile("mma.sync.aligned." shape " {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+                 "{%8, %9}, {%0, %1, %2, %3};"                                     \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                  \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 
 MC_DEV void mc_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
@@ -147,7 +153,7 @@ MC_DEV void mc_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b
     MC_MMA("m16n8k16.row.col.f32.f16.f16.f32");
 }
 
-/* ---- conversions ----------------------------------------------------------------------- */
+/* ---- conversions ------------------------------------------------------------------- */
 
 MC_DEV uint32_t mc_prmt(uint32_t a, uint32_t b, uint32_t sel)
 {
@@ -206,8 +212,10 @@ MC_DEV uint32_t mc_e4m3_f16x2(uint32_t q, uint32_t sel)
 MC_DEV void mc_mma_e4m3(float (&d)[4], const uint32_t (&q)[4], const uint32_t (&x)[2])
 {
     for (int i = 0; i < 2; i++) {
-        uint32_t a[4] = {mc_e4m3_f16x2(q[2 * i], 0x1404), mc_e4m3_f16x2(q[2 * i + 1], 0x1404),
-                         mc_e4m3_f16x2(q[2 * i], 0x3424), mc_e4m3_f16x2(q[2 * i + 1], 0x3424)};
+        uint32_t a[4] = {mc_e4m3_f16x2(q[2 * i], 0x1404),
+                         mc_e4m3_f16x2(q[2 * i + 1], 0x1404),
+                         mc_e4m3_f16x2(q[2 * i], 0x3424),
+                         mc_e4m3_f16x2(q[2 * i + 1], 0x3424)};
         uint32_t b[2] = {mc_e4m3_f16x2(x[i], 0x1404), mc_e4m3_f16x2(x[i], 0x3424)};
 
         mc_mma_f16(d, a, b);

@@ -1,10 +1,10 @@
-/* dev.cuh - what every kernel includes: the device's vocabulary in nvcc's or the emulator's
- * form, and the few helpers that most kernels share.
+/* dev.cuh - what every kernel includes: the device's vocabulary in nvcc's or the
+ * emulator's form, and the few helpers that most kernels share.
  *
- * A kernel is MC_KERNEL(name, params) { ... p ... }: one argument, a plain struct by value;
- * as many threads as kernels/cuda/list.h says. Shared memory is dynamic only. Blocks whose
- * work is beyond the live counts end at once: a whole block always takes the same way.
- * Owns nothing. THREAD: device code. */
+ * A kernel is MC_KERNEL(name, params) { ... p ... }: one argument, a plain struct by
+ * value; as many threads as kernels/cuda/list.h says. Shared memory is dynamic only.
+ * Blocks whose work is beyond the live counts end at once: a whole block always takes the
+ * same way. Owns nothing. THREAD: device code. */
 #ifndef MC_CUDA_DEV_CUH
 #define MC_CUDA_DEV_CUH
 
@@ -23,7 +23,7 @@ enum { WARP = 32 };
 MC_DEV int32_t mc_warp() { return static_cast<int32_t>(threadIdx.x) / WARP; }
 MC_DEV int32_t mc_lane() { return static_cast<int32_t>(threadIdx.x) % WARP; }
 
-/* ---- a warp's and a block's folds ------------------------------------------------------ */
+/* ---- a warp's and a block's folds -------------------------------------------------- */
 
 MC_DEV float mc_warp_sum(float x)
 {
@@ -62,7 +62,7 @@ MC_DEV float mc_block_sum(float x, float *buf, int32_t n)
     return mc_block_fold(mc_warp_sum(x), buf, n, [](float a, float b) { return a + b; });
 }
 
-/* ---- rows of bf16 ---------------------------------------------------------------------- */
+/* ---- rows of bf16 ------------------------------------------------------------------ */
 
 struct mc_f4 {
     float v[4];
@@ -79,6 +79,18 @@ MC_DEV mc_f4 mc_bf16_get4(const void *p) /* 8-byte aligned */
 MC_DEV void mc_bf16_put4(void *p, const mc_f4 &x)
 {
     mc_st8(p, {mc_bf16x2(x.v[0], x.v[1]), mc_bf16x2(x.v[2], x.v[3])});
+}
+
+/* Four e4m3 codes as two bf16 pairs, exactly: the exponent is moved over, which is times
+ * 2^-120, and multiplied back, which sets subnormals right too. */
+MC_DEV uint2 mc_e4m3_bf16(uint32_t q)
+{
+    uint32_t lo = mc_prmt(q, 0, 0x1404), hi = mc_prmt(q, 0, 0x3424);
+
+    lo = (lo & 0x80008000) | (lo & 0x7f007f00) >> 4;
+    hi = (hi & 0x80008000) | (hi & 0x7f007f00) >> 4;
+    return {mc_fma_bf16x2(lo, 0x7b807b80, 0x80008000),
+            mc_fma_bf16x2(hi, 0x7b807b80, 0x80008000)};
 }
 
 /* A warp writes columns [c0, c0+128) of row t, four a lane: the unit of every activation

@@ -1,39 +1,50 @@
-/* list.h - every kernel and the threads of its blocks: one list for the compilers of the
- * device, the launchers and the emulator. */
+/* list.h - every kernel, the threads of its blocks and its params (params.h): one list
+ * for the device's compilers, the launchers and the emulator. */
 #ifndef MC_CUDA_LIST_H
 #define MC_CUDA_LIST_H
 
-#define MC_KERNELS(K)                                                                      \
-    K(k_page_init, 256)                                                                    \
-    K(k_page_copy, 256)                                                                    \
-    K(k_page_check, 32)                                                                    \
-    K(k_table_apply, 1024)                                                                 \
-    K(k_embed, 256)                                                                        \
-    K(k_join, 256)                                                                         \
-    K(k_quant, 256)                                                                        \
-    K(k_gather_rows, 128)                                                                  \
-    K(k_linear_bf16, 256)                                                                  \
-    K(k_linear_e4m3, 256)                                                                  \
-    K(k_linear_i4, 256)                                                                    \
-    K(k_linear_nvfp4, 256)                                                                 \
-    K(k_linear_w8a8, 256)                                                                  \
-    K(k_gqa_prep, 256)                                                                     \
-    K(k_gqa_attn_bf16, 128)                                                                \
-    K(k_gqa_attn_fp8, 128)                                                                 \
-    K(k_attn_merge, 128)                                                                   \
-    K(k_chain, 512)                                                                        \
-    K(k_sample, 512)                                                                       \
-    K(k_commit, 128)                                                                       \
-    K(k_nll, 512)
+#define MC_LINEAR_KERNELS(K, f)                                                        \
+    K(k_linear_##f, 256, mc_linear_p)                                                  \
+    K(k_linear2_##f, 256, mc_linear_p)                                                 \
+    K(k_glu_##f, 256, mc_glu_p)                                                        \
+    K(k_glu2_##f, 256, mc_glu_p)
+#define MC_ATTN_KERNELS(K, kv)                                                         \
+    K(k_gqa_attn_##kv##_32, 128, mc_cu_gqa_attn)                                       \
+    K(k_gqa_attn_##kv##_64, 128, mc_cu_gqa_attn)                                       \
+    K(k_gqa_attn_##kv##_128, 128, mc_cu_gqa_attn)
+
+#define MC_KERNELS(K)                                                                  \
+    K(k_page_init, 256, mc_cu_page_init)                                               \
+    K(k_page_copy, 256, mc_cu_page_copy)                                               \
+    K(k_page_check, 32, mc_page_check_p)                                               \
+    K(k_table_apply, 1024, mc_cu_table_apply)                                          \
+    K(k_commit, 128, mc_commit_p)                                                      \
+    K(k_embed, 256, mc_embed_p)                                                        \
+    K(k_join, 256, mc_join_p)                                                          \
+    K(k_quant, 256, mc_quant_p)                                                        \
+    K(k_glu_quant, 256, mc_glu_p)                                                      \
+    K(k_gather_rows, 128, mc_gather_rows_p)                                            \
+    K(k_gqa_prep, 256, mc_gqa_prep_p)                                                  \
+    K(k_attn_merge, 128, mc_attn_merge_p)                                              \
+    K(k_chain, 512, mc_chain_p)                                                        \
+    K(k_sample, 512, mc_sample_p)                                                      \
+    K(k_nll, 512, mc_nll_p)                                                            \
+    MC_LINEAR_KERNELS(K, bf16)                                                         \
+    MC_LINEAR_KERNELS(K, e4m3)                                                         \
+    MC_LINEAR_KERNELS(K, i4)                                                           \
+    MC_LINEAR_KERNELS(K, nvfp4)                                                        \
+    MC_LINEAR_KERNELS(K, w8a8)                                                         \
+    MC_ATTN_KERNELS(K, bf16)                                                           \
+    MC_ATTN_KERNELS(K, fp8)
 
 enum { /* threads: MC_T_k_join ... */
-#define K(name, threads) MC_T_##name = threads,
+#define K(name, threads, params) MC_T_##name = threads,
     MC_KERNELS(K)
 #undef K
 };
 
 enum mc_kernel_id { /* MC_CU_k_join ... */
-#define K(name, threads) MC_CU_##name,
+#define K(name, threads, params) MC_CU_##name,
     MC_KERNELS(K)
 #undef K
     MC_N_KERNEL

@@ -1,16 +1,17 @@
-/* emu.h - running CUDA kernels on the CPU: launches, and what the device vocabulary calls.
+/* emu.h - running CUDA kernels on the CPU: launches, and what the device vocabulary
+ * calls.
  *
  * Each CUDA thread is a fiber; the blocks of a cluster run together, clusters one after
  * another, in an order that the seed shuffles. Barriers and warp operations are where
  * threads meet; what meets wrongly (a divergent barrier, lanes at different operations, a
  * thread that ends while others wait) ends the launch with a text that names the places.
  *
- * Dynamic shared memory is a fresh block for each CUDA block, filled with NaNs between red
- * zones. Asynchronous copies happen at their waits; until then their destination is
+ * Dynamic shared memory is a fresh block for each CUDA block, filled with NaNs between
+ * red zones. Asynchronous copies happen at their waits; until then their destination is
  * poisoned. In plain builds the .cu files are compiled with the compiler's memory-access
- * hooks (watch.c): races in shared memory, reads of what nobody wrote, misaligned accesses
- * and accesses outside are found at their line, and traffic is counted. In sanitizer builds
- * the sanitizers look instead.
+ * hooks (watch.c): races in shared memory, reads of what nobody wrote, misaligned
+ * accesses and accesses outside are found at their line, and traffic is counted. In
+ * sanitizer builds the sanitizers look instead.
  *
  * OWNS: each OS thread its own emulator, made at its first launch and freed at its end.
  * THREAD: any; launches of different threads run concurrently, as ranks do. */
@@ -55,7 +56,7 @@ struct emu_launch {
 int emu_launch(const struct emu_launch *l, const char **why);
 void emu_seed(uint32_t seed); /* of this thread's orders */
 
-/* ---- traffic, counted in plain builds only ------------------------------------------- */
+/* ---- traffic, counted in plain builds only ----------------------------------------- */
 
 /* Global memory in sectors of 32 bytes a warp's access touches, shared memory in waves (a
  * bank serves one word a wave), each beside what the same bytes need at least. Accesses
@@ -68,7 +69,7 @@ bool emu_watches(void);          /* whether this build has the hooks */
 void emu_count(bool on);         /* this thread's launches; on clears */
 struct emu_traffic emu_counted(void);
 
-/* ---- the inside: what emu_dev.h and watch.c see -------------------------------------- */
+/* ---- the inside: what emu_dev.h and watch.c see ------------------------------------ */
 
 struct emu_place {
     const char *op, *file;

@@ -1,5 +1,5 @@
-/* emu_dev.h - the device vocabulary for a host compiler: CUDA's built-ins and the wrappers
- * of kernels/cuda/asm.cuh, the same names with the same meaning.
+/* emu_dev.h - the device vocabulary for a host compiler: CUDA's built-ins and the
+ * wrappers of kernels/cuda/asm.cuh, the same names with the same meaning.
  *
  * What wrappers do in memory is not seen by the compiler's hooks but told to the watcher
  * (emu_touch), whole vectors at a time, as the hardware sees them; a sanitizer build lets
@@ -21,13 +21,13 @@
 #define gridDim (emu_grid_dim())
 
 #define MC_DEV static inline __attribute__((unused))
-#define MC_KERNEL(name, params)                                                            \
-    static void name##_body(const params &p);                                              \
-    extern "C" void name(const void *p);                                                   \
-    extern "C" void name(const void *p)                                                    \
-    {                                                                                      \
-        name##_body(*static_cast<const params *>(p));                                      \
-    }                                                                                      \
+#define MC_KERNEL(name, params)                       \
+    static void name##_body(const params &p);         \
+    extern "C" void name(const void *p);              \
+    extern "C" void name(const void *p)               \
+    {                                                 \
+        name##_body(*static_cast<const params *>(p)); \
+    }                                                 \
     static void name##_body(const params &p)
 
 struct alignas(8) uint2 {
@@ -43,7 +43,7 @@ template <typename T> EMU_DEV T *mc_shared()
     return reinterpret_cast<T *>(emu_shared());
 }
 
-/* ---- where threads meet -------------------------------------------------------------- */
+/* ---- where threads meet ------------------------------------------------------------ */
 
 EMU_DEV void __syncthreads(EMU_HERE)
 {
@@ -70,7 +70,8 @@ EMU_DEV T emu_shuffle(uint32_t mask, T v, uint32_t from, const char *op, const c
 
 template <typename T> EMU_DEV T __shfl_sync(uint32_t mask, T v, int lane, EMU_HERE)
 {
-    return emu_shuffle(mask, v, static_cast<uint32_t>(lane) & 31, "__shfl_sync", file, line);
+    return emu_shuffle(mask, v, static_cast<uint32_t>(lane) & 31, "__shfl_sync", file,
+                       line);
 }
 
 template <typename T> EMU_DEV T __shfl_xor_sync(uint32_t mask, T v, int by, EMU_HERE)
@@ -79,7 +80,8 @@ template <typename T> EMU_DEV T __shfl_xor_sync(uint32_t mask, T v, int by, EMU_
                        file, line);
 }
 
-template <typename T> EMU_DEV T __shfl_down_sync(uint32_t mask, T v, uint32_t by, EMU_HERE)
+template <typename T>
+EMU_DEV T __shfl_down_sync(uint32_t mask, T v, uint32_t by, EMU_HERE)
 {
     uint32_t from = emu_lane() + by;
 
@@ -101,7 +103,7 @@ EMU_DEV uint32_t __ballot_sync(uint32_t mask, bool v, EMU_HERE)
     return a.out;
 }
 
-/* ---- bits, atomics ------------------------------------------------------------------- */
+/* ---- bits, atomics ----------------------------------------------------------------- */
 
 EMU_DEV int __popc(uint32_t x) { return __builtin_popcount(x); }
 EMU_DEV float __uint_as_float(uint32_t x) { return mc_f32_of_bits(x); }
@@ -110,7 +112,7 @@ EMU_DEV uint32_t atomicAdd(uint32_t *p, uint32_t v) { return emu_add32(p, v); }
 EMU_DEV uint64_t mc_atomic_add64(uint64_t *p, uint64_t v) { return emu_add64(p, v); }
 EMU_DEV uint32_t atomicOr(uint32_t *p, uint32_t v) { return emu_or32(p, v); }
 
-/* ---- memory -------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------ */
 
 template <typename T> EMU_DEV T emu_load(const void *p)
 {
@@ -154,7 +156,7 @@ EMU_DEV void mc_cp_async16(void *shared, const void *global, uint32_t n)
 EMU_DEV void mc_cp_commit() { emu_copy_commit(); }
 template <int N> EMU_DEV void mc_cp_wait() { emu_copy_wait(N); }
 
-/* ---- clusters ------------------------------------------------------------------------ */
+/* ---- clusters ---------------------------------------------------------------------- */
 
 EMU_DEV void mc_cluster_sync(EMU_HERE) { emu_cluster_barrier(file, line); }
 EMU_DEV uint32_t mc_cluster_rank() { return emu_rank(); }
@@ -167,7 +169,7 @@ template <typename T> EMU_DEV T *mc_cluster_map(T *p, uint32_t rank)
     return reinterpret_cast<T *>(emu_cluster_shared(rank) + off);
 }
 
-/* ---- matrices ------------------------------------------------------------------------ */
+/* ---- matrices ---------------------------------------------------------------------- */
 
 EMU_DEV void emu_ldmatrix(uint32_t *out, const void *row, bool trans, const char *file,
                           int line)
@@ -188,20 +190,20 @@ EMU_DEV void mc_ldsm4_t(uint32_t (&out)[4], const void *row, EMU_HERE)
     emu_ldmatrix(out, row, true, file, line);
 }
 
-#define EMU_MMA(name)                                                                      \
-    EMU_DEV void mc_##name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2],     \
-                           EMU_HERE)                                                       \
-    {                                                                                      \
-        emu_mma m = {a, b, d};                                                             \
-                                                                                           \
-        emu_meet(0xffffffff, #name, file, line, &m, emu_##name##_fn, false);               \
+#define EMU_MMA(name)                                                                  \
+    EMU_DEV void mc_##name(float(&d)[4], const uint32_t(&a)[4], const uint32_t(&b)[2], \
+                           EMU_HERE)                                                   \
+    {                                                                                  \
+        emu_mma m = {a, b, d};                                                         \
+                                                                                       \
+        emu_meet(0xffffffff, #name, file, line, &m, emu_##name##_fn, false);           \
     }
 EMU_MMA(mma_bf16)
 EMU_MMA(mma_f16)
 EMU_MMA(mma_e4m3)
 #undef EMU_MMA
 
-/* ---- conversions --------------------------------------------------------------------- */
+/* ---- conversions ------------------------------------------------------------------- */
 
 EMU_DEV uint32_t mc_bf16x2(float lo, float hi)
 {
@@ -228,7 +230,8 @@ EMU_DEV uint32_t mc_prmt(uint32_t a, uint32_t b, uint32_t sel)
  * wherever a*b + c has at most 24 bits, as in all conversions of codes. */
 EMU_DEV uint32_t mc_fma_bf16x2(uint32_t a, uint32_t b, uint32_t c)
 {
-    float lo = fmaf(mc_f32_of_bits(a << 16), mc_f32_of_bits(b << 16), mc_f32_of_bits(c << 16));
+    float lo = fmaf(mc_f32_of_bits(a << 16), mc_f32_of_bits(b << 16),
+                    mc_f32_of_bits(c << 16));
     float hi = fmaf(mc_f32_of_bits(a & 0xffff0000), mc_f32_of_bits(b & 0xffff0000),
                     mc_f32_of_bits(c & 0xffff0000));
 

@@ -1,8 +1,8 @@
 /* fiber.c - the switch and the stacks; see fiber.h.
  *
- * A register switch takes some 20 ns; ucontext's makes two system calls and takes 30 times
- * that, so it serves only where the fifteen lines of assembly are not written. THREAD: any,
- * each with its own fibers. */
+ * A register switch takes some 20 ns; ucontext's makes two system calls and takes 30
+ * times that, so it serves only where the fifteen lines of assembly are not written.
+ * THREAD: any, each with its own fibers. */
 #define _GNU_SOURCE
 #include "kernels/emu/fiber.h"
 

@@ -1,8 +1,8 @@
 /* fiber.h - stacks that are switched by hand: what a CUDA thread runs on.
  *
- * A fiber runs entry(arg) on its own guarded stack; entry never returns. The sanitizers are
- * told of every switch. OWNS: a fiber its stack. THREAD: a fiber stays on the thread that
- * first ran it; the home fiber is that thread's own stack. */
+ * A fiber runs entry(arg) on its own guarded stack; entry never returns. The sanitizers
+ * are told of every switch. OWNS: a fiber its stack. THREAD: a fiber stays on the thread
+ * that first ran it; the home fiber is that thread's own stack. */
 #ifndef MC_EMU_FIBER_H
 #define MC_EMU_FIBER_H
 

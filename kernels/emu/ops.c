@@ -17,7 +17,7 @@ void __tsan_release(void *p);
 #define __tsan_release(p) ((void)0)
 #endif
 
-/* ---- who asks ---------------------------------------------------------------------------- */
+/* ---- who asks ---------------------------------------------------------------------- */
 
 struct emu_dim emu_thread_idx(void)
 {
@@ -54,7 +54,7 @@ unsigned char *emu_cluster_shared(uint32_t rank)
     return emu_cluster_block(rank)->smem;
 }
 
-/* ---- warp operations ------------------------------------------------------------------- */
+/* ---- warp operations --------------------------------------------------------------- */
 
 void emu_shfl_fn(void **arg, uint32_t mask)
 {
@@ -66,7 +66,8 @@ void emu_shfl_fn(void **arg, uint32_t mask)
         if (!(mask >> i & 1))
             continue;
         if (!(mask >> a->from & 1))
-            emu_fault("a shuffle from lane %u, which its mask %08x has not", a->from, mask);
+            emu_fault("a shuffle from lane %u, which its mask %08x has not", a->from,
+                      mask);
         a->out = ((struct emu_shfl *)arg[a->from])->in;
     }
 }
@@ -107,7 +108,7 @@ void emu_ldsm_fn(void **arg, uint32_t mask)
         }
 }
 
-/* ---- matrix products: exact products, f32 sums in four interleaved chains -------------- */
+/* ---- matrix products: exact products, f32 sums in four interleaved chains ---------- */
 
 static void product(void **arg, const float *a, const float *b, int kk)
 {
@@ -117,7 +118,8 @@ static void product(void **arg, const float *a, const float *b, int kk)
         const struct emu_mma *m = arg[l];
 
         for (i = 0; i < 4; i++) {
-            const float *x = a + (l / 4 + 8 * (i / 2)) * kk, *y = b + (2 * (l % 4) + i % 2) * kk;
+            const float *x = a + (l / 4 + 8 * (i / 2)) * kk,
+                        *y = b + (2 * (l % 4) + i % 2) * kk;
             float s[4] = {0, 0, 0, 0};
 
             for (k = 0; k < kk; k += 4)
@@ -182,7 +184,7 @@ void emu_mma_e4m3_fn(void **arg, uint32_t mask)
     mma(arg, 32, 4, of_e4m3);
 }
 
-/* ---- memory ---------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------ */
 
 void emu_raw_copy(void *to, const void *from, size_t n)
 {

@@ -1,4 +1,5 @@
-/* ops.h - between emu_dev.h and ops.c: the arguments that lanes bring to a warp operation. */
+/* ops.h - between emu_dev.h and ops.c: the arguments that lanes bring to a warp
+ * operation. */
 #ifndef MC_EMU_OPS_H
 #define MC_EMU_OPS_H
 

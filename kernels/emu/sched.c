@@ -1,9 +1,9 @@
 /* sched.c - blocks, their fibers, and where they meet; see emu.h.
  *
- * A ring holds the threads that can run. A thread that has to wait switches straight to the
- * next one; when the ring is empty the launch's own stack continues, and finds that all
- * are done or that some wait for what will never come. Compiled without TSan: fibers share
- * all of this, and the only order that TSan shall know of is made here by hand.
+ * A ring holds the threads that can run. A thread that has to wait switches straight to
+ * the next one; when the ring is empty the launch's own stack continues, and finds that
+ * all are done or that some wait for what will never come. Compiled without TSan: fibers
+ * share all of this, and the only order that TSan shall know of is made here by hand.
  * OWNS: an OS thread's fibers and shared memory. THREAD: each its own. */
 #define _GNU_SOURCE
 #include "kernels/emu/emu.h"
@@ -58,7 +58,7 @@ static __thread struct emu *emu;
 static pthread_key_t at_end;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* ---- orders -------------------------------------------------------------------------- */
+/* ---- orders ------------------------------------------------------------------------ */
 
 static uint32_t rnd(struct emu *e)
 {
@@ -114,7 +114,7 @@ void emu_yield(void)
     leave(e, emu_me);
 }
 
-/* ---- faults -------------------------------------------------------------------------- */
+/* ---- faults ------------------------------------------------------------------------ */
 
 void emu_fault(const char *fmt, ...)
 {
@@ -124,8 +124,9 @@ void emu_fault(const char *fmt, ...)
     int n = 0;
 
     if (me)
-        n = snprintf(e->why, sizeof e->why, "%s: block %u,%u,%u thread %u: ", e->launch->name,
-                     me->block->idx.x, me->block->idx.y, me->block->idx.z, me->id);
+        n = snprintf(e->why, sizeof e->why,
+                     "%s: block %u,%u,%u thread %u: ", e->launch->name, me->block->idx.x,
+                     me->block->idx.y, me->block->idx.z, me->id);
     va_start(ap, fmt);
     vsnprintf(e->why + n, sizeof e->why - (size_t)n, fmt, ap);
     va_end(ap);
@@ -151,12 +152,13 @@ static void say_waiting(struct emu *e, const struct emu_block *b)
             if (u->done != t->done || u->at.op != t->at.op || u->at.line != t->at.line)
                 break;
         }
-        n += (size_t)snprintf(e->why + n, sizeof e->why - n, "; threads %u-%u ", i, j - 1);
+        n += (size_t)snprintf(e->why + n, sizeof e->why - n, "; threads %u-%u ", i,
+                              j - 1);
         if (t->done)
             n += (size_t)snprintf(e->why + n, sizeof e->why - n, "ended");
         else
-            n += (size_t)snprintf(e->why + n, sizeof e->why - n, "at %s (%s:%d)", t->at.op,
-                                  t->at.file, t->at.line);
+            n += (size_t)snprintf(e->why + n, sizeof e->why - n, "at %s (%s:%d)",
+                                  t->at.op, t->at.file, t->at.line);
     }
 }
 
@@ -176,10 +178,11 @@ static void deadlock(struct emu *e)
 
 static bool same(const struct emu_place *a, const struct emu_place *b)
 {
-    return strcmp(a->op, b->op) == 0 && a->line == b->line && strcmp(a->file, b->file) == 0;
+    return strcmp(a->op, b->op) == 0 && a->line == b->line &&
+           strcmp(a->file, b->file) == 0;
 }
 
-/* ---- meeting ------------------------------------------------------------------------- */
+/* ---- meeting ----------------------------------------------------------------------- */
 
 void emu_barrier(const char *file, int line)
 {
@@ -191,8 +194,8 @@ void emu_barrier(const char *file, int line)
     if (b->n_wait == 0)
         b->at = me->at;
     else if (!same(&b->at, &me->at))
-        emu_fault("a divergent barrier: at __syncthreads (%s:%d), others at (%s:%d)", file, line,
-                  b->at.file, b->at.line);
+        emu_fault("a divergent barrier: at __syncthreads (%s:%d), others at (%s:%d)",
+                  file, line, b->at.file, b->at.line);
     __tsan_release(b);
     if (++b->n_wait < b->n_threads) {
         leave(e, me);
@@ -215,8 +218,8 @@ void emu_cluster_barrier(const char *file, int line)
     if (e->n_cluster_wait == 0)
         e->cluster_at = me->at;
     else if (!same(&e->cluster_at, &me->at))
-        emu_fault("a divergent cluster barrier: at (%s:%d), others at (%s:%d)", file, line,
-                  e->cluster_at.file, e->cluster_at.line);
+        emu_fault("a divergent cluster barrier: at (%s:%d), others at (%s:%d)", file,
+                  line, e->cluster_at.file, e->cluster_at.line);
     __tsan_release(e);
     if (++e->n_cluster_wait < n) {
         leave(e, me);
@@ -252,15 +255,16 @@ void emu_meet(uint32_t mask, const char *op, const char *file, int line, void *a
 
     me->at = (struct emu_place){op, file, line};
     if (!(mask >> me->lane & 1))
-        emu_fault("%s (%s:%d) by lane %u, which its mask %08x has not", op, file, line, me->lane,
-                  mask);
+        emu_fault("%s (%s:%d) by lane %u, which its mask %08x has not", op, file, line,
+                  me->lane, mask);
     if (w->arrived == 0) {
         w->mask = mask;
         w->at = me->at;
     } else if (w->mask != mask || !same(&w->at, &me->at)) {
-        emu_fault("a warp diverges: lane %u at %s (%s:%d) mask %08x, others at %s (%s:%d) "
-                  "mask %08x", me->lane, op, file, line, mask, w->at.op, w->at.file,
-                  w->at.line, w->mask);
+        emu_fault(
+            "a warp diverges: lane %u at %s (%s:%d) mask %08x, others at %s (%s:%d) "
+            "mask %08x",
+            me->lane, op, file, line, mask, w->at.op, w->at.file, w->at.line, w->mask);
     }
     w->arg[me->lane] = arg;
     w->arrived |= 1u << me->lane;
@@ -283,7 +287,7 @@ void emu_meet(uint32_t mask, const char *op, const char *file, int line, void *a
     ready_all(e, all, n, me);
 }
 
-/* ---- asynchronous copies ------------------------------------------------------------- */
+/* ---- asynchronous copies ----------------------------------------------------------- */
 
 void emu_copy_async(void *to, const void *from, uint32_t n)
 {
@@ -329,7 +333,7 @@ void emu_copy_wait(uint32_t left)
     me->n_copy = kept;
 }
 
-/* ---- blocks -------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------ */
 
 static void thread_main(void *arg)
 {
@@ -393,9 +397,10 @@ static void check_red(struct emu *e, const struct emu_block *b)
     for (i = 0; i < EMU_RED && !e->failed; i++)
         if (b->smem[-1 - (int)i] != 0xff || b->smem[b->smem_bytes + i] != 0xff) {
             e->failed = true;
-            snprintf(e->why, sizeof e->why, "%s: block %u,%u,%u wrote outside of its %u bytes "
-                     "of shared memory", e->launch->name, b->idx.x, b->idx.y, b->idx.z,
-                     b->smem_bytes);
+            snprintf(e->why, sizeof e->why,
+                     "%s: block %u,%u,%u wrote outside of its %u bytes "
+                     "of shared memory",
+                     e->launch->name, b->idx.x, b->idx.y, b->idx.z, b->smem_bytes);
         }
 }
 
@@ -465,7 +470,7 @@ static void cluster_run(struct emu *e, struct emu_dim at, uint32_t n)
                 fiber_reset(&e->list[i]->fiber);
 }
 
-/* ---- launches ------------------------------------------------------------------------ */
+/* ---- launches ---------------------------------------------------------------------- */
 
 static void emu_free(void *p)
 {
@@ -525,7 +530,8 @@ static const char *refuse(const struct emu_launch *l)
         return "threads outside 1..1024";
     if (l->smem > EMU_SMEM)
         return "more than 227 KB of shared memory";
-    if (l->grid.x < 1 || l->grid.y < 1 || l->grid.z < 1 || l->grid.y > 65535 || l->grid.z > 65535)
+    if (l->grid.x < 1 || l->grid.y < 1 || l->grid.z < 1 || l->grid.y > 65535 ||
+        l->grid.z > 65535)
         return "an empty grid, or one above 65535 in y or z";
     if (cluster > EMU_CLUSTER || l->grid.x % cluster != 0)
         return "a grid that is no multiple of its cluster";

@@ -91,7 +91,7 @@ bool emu_watches(void)
     return true;
 }
 
-/* ---- where --------------------------------------------------------------------------- */
+/* ---- where ------------------------------------------------------------------------- */
 
 /* "file:line" of an address in this program and of who it is inlined in, innermost first,
  * if the tool is there that knows. */
@@ -128,7 +128,7 @@ static void fault_at(const char *what, const void *p, uint32_t bytes, const void
               (const unsigned char *)p - b->smem, place_of(pc, where, sizeof where));
 }
 
-/* ---- traffic ------------------------------------------------------------------------- */
+/* ---- traffic ----------------------------------------------------------------------- */
 
 /* The n-th access of a warp at one place, lane by lane. */
 struct request {
@@ -290,7 +290,7 @@ struct emu_traffic emu_counted(void)
     return counts.sum;
 }
 
-/* ---- shadow -------------------------------------------------------------------------- */
+/* ---- shadow ------------------------------------------------------------------------ */
 
 size_t emu_watch_bytes(uint32_t smem)
 {
@@ -350,11 +350,12 @@ static bool reads_before(const struct emu_block *b, const struct emu_thread *t,
     return c->r_of == t->warp && c->r_warp < b->warp[t->warp].epoch;
 }
 
-static void note_read(const struct emu_block *b, const struct emu_thread *t, struct emu_cell *c)
+static void note_read(const struct emu_block *b, const struct emu_thread *t,
+                      struct emu_cell *c)
 {
     uint32_t warp = b->warp[t->warp].epoch;
 
-    if (c->reader == NOBODY || c->r_block != b->epoch) {
+    if (reads_before(b, t, c)) { /* whatever comes after this one is after those */
         c->reader = (uint16_t)t->id;
         c->r_of = (uint16_t)t->warp;
     } else {
@@ -365,8 +366,8 @@ static void note_read(const struct emu_block *b, const struct emu_thread *t, str
     c->r_warp = warp;
 }
 
-static void look(const struct emu_block *b, struct emu_thread *t, uint32_t off, uint32_t bytes,
-                 bool write, bool atomic, const void *pc)
+static void look(const struct emu_block *b, struct emu_thread *t, uint32_t off,
+                 uint32_t bytes, bool write, bool atomic, const void *pc)
 {
     uint32_t i;
 
@@ -406,7 +407,8 @@ static struct emu_block *remote(const struct emu_block *b, const void *p)
     return NULL;
 }
 
-static void access_at(const void *p, uint32_t bytes, bool write, bool atomic, const void *pc)
+static void access_at(const void *p, uint32_t bytes, bool write, bool atomic,
+                      const void *pc)
 {
     struct emu_thread *t = emu_me;
     struct emu_block *b;
@@ -451,13 +453,13 @@ void emu_touch_atomic(const void *p, uint32_t bytes)
     access_at(p, bytes, true, true, __builtin_return_address(0));
 }
 
-/* ---- what the compiler calls --------------------------------------------------------- */
+/* ---- what the compiler calls ------------------------------------------------------- */
 
-#define HOOK(name, bytes, write)                                                           \
-    void __tsan_##name(void *p);                                                           \
-    void __tsan_##name(void *p)                                                            \
-    {                                                                                      \
-        access_at(p, bytes, write, false, __builtin_return_address(0));                    \
+#define HOOK(name, bytes, write)                                        \
+    void __tsan_##name(void *p);                                        \
+    void __tsan_##name(void *p)                                         \
+    {                                                                   \
+        access_at(p, bytes, write, false, __builtin_return_address(0)); \
     }
 HOOK(read1, 1, false)
 HOOK(read2, 2, false)

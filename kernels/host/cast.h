@@ -10,7 +10,9 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t mc_bits_of_f32(float x)
+#include "kernels/inline.h"
+
+MC_INLINE uint32_t mc_bits_of_f32(float x)
 {
     uint32_t u;
 
@@ -18,7 +20,7 @@ static inline uint32_t mc_bits_of_f32(float x)
     return u;
 }
 
-static inline float mc_f32_of_bits(uint32_t u)
+MC_INLINE float mc_f32_of_bits(uint32_t u)
 {
     float x;
 
@@ -26,12 +28,12 @@ static inline float mc_f32_of_bits(uint32_t u)
     return x;
 }
 
-static inline float mc_f32_of_bf16(uint16_t v)
+MC_INLINE float mc_f32_of_bf16(uint16_t v)
 {
     return mc_f32_of_bits((uint32_t)v << 16);
 }
 
-static inline uint16_t mc_bf16_of_f32(float x)
+MC_INLINE uint16_t mc_bf16_of_f32(float x)
 {
     uint32_t u = mc_bits_of_f32(x);
 
@@ -40,7 +42,7 @@ static inline uint16_t mc_bf16_of_f32(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-static inline float mc_f32_of_f16(uint16_t v)
+MC_INLINE float mc_f32_of_f16(uint16_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x8000) << 16, e = v >> 10 & 31, m = v & 0x3ff;
 
@@ -51,7 +53,7 @@ static inline float mc_f32_of_f16(uint16_t v)
     return mc_f32_of_bits(sign | (e + 112) << 23 | m << 13);
 }
 
-static inline uint16_t mc_f16_of_f32(float x)
+MC_INLINE uint16_t mc_f16_of_f32(float x)
 {
     uint32_t u = mc_bits_of_f32(x), a = u & 0x7fffffff;
     uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
@@ -60,13 +62,14 @@ static inline uint16_t mc_f16_of_f32(float x)
         return (uint16_t)(sign | 0x7e00 | (a >> 13 & 0x1ff));
     if (a >= 0x477ff000) /* 65520, half way past the largest */
         return sign | 0x7c00;
-    if (a < 0x38800000) /* subnormal: steps of 2^-24; adding 0.5 leaves them in the mantissa */
+    if (a < 0x38800000) /* subnormal: steps of 2^-24; adding 0.5 leaves them in the
+                           mantissa */
         return (uint16_t)(sign | (mc_bits_of_f32(mc_f32_of_bits(a) + 0.5f) - 0x3f000000));
     a += 0xfff + (a >> 13 & 1);
     return (uint16_t)(sign | ((a >> 13) - (112 << 10)));
 }
 
-static inline float mc_f32_of_e4m3(uint8_t v)
+MC_INLINE float mc_f32_of_e4m3(uint8_t v)
 {
     uint32_t sign = (uint32_t)(v & 0x80) << 24, a = v & 0x7f;
 
@@ -77,7 +80,7 @@ static inline float mc_f32_of_e4m3(uint8_t v)
     return mc_f32_of_bits(sign | ((a << 20) + (120u << 23)));
 }
 
-static inline uint8_t mc_e4m3_of_f32(float x)
+MC_INLINE uint8_t mc_e4m3_of_f32(float x)
 {
     uint32_t u = mc_bits_of_f32(x), a = u & 0x7fffffff;
     uint8_t sign = (uint8_t)(u >> 24 & 0x80);
@@ -86,8 +89,10 @@ static inline uint8_t mc_e4m3_of_f32(float x)
         return 0x7f;
     if (a >= 0x43e00000) /* 448 */
         return sign | 0x7e;
-    if (a < 0x3c800000) /* below 2^-6: steps of 2^-9; adding 2^14 leaves them in the mantissa */
-        return (uint8_t)(sign | (mc_bits_of_f32(mc_f32_of_bits(a) + 0x1p14f) - 0x46800000));
+    if (a < 0x3c800000) /* below 2^-6: steps of 2^-9; adding 2^14 leaves them in the
+                           mantissa */
+        return (uint8_t)(sign |
+                         (mc_bits_of_f32(mc_f32_of_bits(a) + 0x1p14f) - 0x46800000));
     a += 0x7ffff + (a >> 20 & 1);
     return (uint8_t)(sign | ((a >> 20) - (120 << 3)));
 }

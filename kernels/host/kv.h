@@ -7,16 +7,17 @@
 #ifndef MC_HOST_KV_H
 #define MC_HOST_KV_H
 
+#include "kernels/inline.h"
 #include "kernels/kernels.h"
 
-static inline int32_t mc_kv_bytes(uint16_t layout) /* of a value */
+MC_INLINE int32_t mc_kv_bytes(uint16_t layout) /* of a value */
 {
     return layout == MC_KV_F32 ? 4 : layout == MC_KV_BF16 ? 2 : 1;
 }
 
 /* The layer's part of the page that holds position pos of slot. */
-static inline uint8_t *mc_kv_page(const struct mc_kv *kv, int32_t layer, int32_t slot,
-                                  int32_t pos)
+MC_INLINE uint8_t *mc_kv_page(const struct mc_kv *kv, int32_t layer, int32_t slot,
+                              int32_t pos)
 {
     int64_t page = kv->table[(int64_t)slot * kv->pitch + pos / MC_PAGE];
 
@@ -24,7 +25,7 @@ static inline uint8_t *mc_kv_page(const struct mc_kv *kv, int32_t layer, int32_t
 }
 
 /* d values of kv head g at pos; v: 0 for K, 1 for V. */
-static inline void *mc_kv_at(const struct mc_kv *kv, uint8_t *page, int v, int32_t g,
+MC_INLINE void *mc_kv_at(const struct mc_kv *kv, uint8_t *page, int v, int32_t g,
                              int32_t pos)
 {
     int64_t row = ((int64_t)v * kv->hk + g) * MC_PAGE + pos % MC_PAGE;
@@ -32,8 +33,8 @@ static inline void *mc_kv_at(const struct mc_kv *kv, uint8_t *page, int v, int32
     return page + row * kv->d * mc_kv_bytes(kv->layout);
 }
 
-static inline float *mc_kv_scale(const struct mc_kv *kv, uint8_t *page, int v, int32_t g,
-                                 int32_t pos)
+MC_INLINE float *mc_kv_scale(const struct mc_kv *kv, uint8_t *page, int v, int32_t g,
+                             int32_t pos)
 {
     float *s = (float *)(page + (int64_t)2 * kv->hk * MC_PAGE * kv->d);
 
@@ -42,18 +43,18 @@ static inline float *mc_kv_scale(const struct mc_kv *kv, uint8_t *page, int v, i
 
 /* The latent of the token at pos in the page of a layer: c values, for MC_KV_FP8_656 as
  * many bytes and the scales of each 128, then r values. */
-static inline uint8_t *mc_mla_at(const struct mc_kv *kv, uint8_t *page, int32_t pos)
+MC_INLINE uint8_t *mc_mla_at(const struct mc_kv *kv, uint8_t *page, int32_t pos)
 {
     return page + pos % MC_PAGE * mc_mla_token_bytes(kv->layout, kv->c, kv->r);
 }
 
 /* MC_KV_FP8_656 only: the scales and the bf16 key of a token. */
-static inline float *mc_mla_scales(const struct mc_kv *kv, uint8_t *token)
+MC_INLINE float *mc_mla_scales(const struct mc_kv *kv, uint8_t *token)
 {
     return (float *)(token + kv->c);
 }
 
-static inline uint16_t *mc_mla_key(const struct mc_kv *kv, uint8_t *token)
+MC_INLINE uint16_t *mc_mla_key(const struct mc_kv *kv, uint8_t *token)
 {
     int32_t n_scale = (kv->c + MC_SCALE_COLS - 1) / MC_SCALE_COLS;
 
@@ -61,25 +62,26 @@ static inline uint16_t *mc_mla_key(const struct mc_kv *kv, uint8_t *token)
 }
 
 /* The page of an index that holds position pos of slot. */
-static inline uint8_t *mc_index_page(const struct mc_kv *kv, int32_t index, int32_t slot,
-                                     int32_t pos)
+MC_INLINE uint8_t *mc_index_page(const struct mc_kv *kv, int32_t index, int32_t slot,
+                                 int32_t pos)
 {
     return mc_kv_page(kv, 0, slot, pos) + kv->index_off + index * kv->index_stride;
 }
 
-static inline void *mc_index_key(const struct mc_kv *kv, uint8_t *page, int32_t pos)
+MC_INLINE void *mc_index_key(const struct mc_kv *kv, uint8_t *page, int32_t pos)
 {
-    return page + (int64_t)(pos % MC_PAGE) * kv->index_d * (kv->layout == MC_KV_F32 ? 4 : 1);
+    return page +
+           (int64_t)(pos % MC_PAGE) * kv->index_d * (kv->layout == MC_KV_F32 ? 4 : 1);
 }
 
 /* Not in an f32 pool. */
-static inline float *mc_index_scale(const struct mc_kv *kv, uint8_t *page, int32_t pos)
+MC_INLINE float *mc_index_scale(const struct mc_kv *kv, uint8_t *page, int32_t pos)
 {
     return (float *)(page + (int64_t)MC_PAGE * kv->index_d) + pos % MC_PAGE;
 }
 
 /* NULL, or why a pool of keys and values can't be used. */
-static inline const char *mc_kv_refuse(const struct mc_kv *kv)
+MC_INLINE const char *mc_kv_refuse(const struct mc_kv *kv)
 {
     if (kv->layout >= MC_N_GQA_KV)
         return "this KV layout is for models with latents (MLA)";
@@ -94,7 +96,7 @@ static inline const char *mc_kv_refuse(const struct mc_kv *kv)
 }
 
 /* The same of a pool of latents and, where it has any, indexes. */
-static inline const char *mc_mla_refuse(const struct mc_kv *kv)
+MC_INLINE const char *mc_mla_refuse(const struct mc_kv *kv)
 {
     if (kv->layout >= MC_N_KV || kv->layout == MC_KV_FP8)
         return "this KV layout is for models with heads of keys and values";
@@ -107,16 +109,16 @@ static inline const char *mc_mla_refuse(const struct mc_kv *kv)
     if (kv->layer_stride < MC_PAGE * mc_mla_token_bytes(kv->layout, kv->c, kv->r) ||
         kv->page_stride < kv->layer_stride * kv->n_layer)
         return "the pool's strides are less than a page";
-    if (kv->n_index > 0 && (kv->index_d < 1 ||
-                            kv->index_stride < mc_index_bytes(kv->layout, kv->index_d) ||
-                            kv->index_off < kv->layer_stride * kv->n_layer ||
-                            kv->page_stride < kv->index_off + kv->index_stride * kv->n_index))
+    if (kv->n_index > 0 &&
+        (kv->index_d < 1 || kv->index_stride < mc_index_bytes(kv->layout, kv->index_d) ||
+         kv->index_off < kv->layer_stride * kv->n_layer ||
+         kv->page_stride < kv->index_off + kv->index_stride * kv->n_index))
         return "the pool's indexes do not fit behind its layers";
     return NULL;
 }
 
 /* Whichever kind it is. */
-static inline const char *mc_pool_refuse(const struct mc_kv *kv)
+MC_INLINE const char *mc_pool_refuse(const struct mc_kv *kv)
 {
     return kv->c > 0 ? mc_mla_refuse(kv) : mc_kv_refuse(kv);
 }

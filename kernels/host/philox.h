@@ -1,14 +1,16 @@
 /* philox.h - Philox4x32-10, the counter-based generator that every backend draws with.
  *
- * J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: "Parallel random numbers: as easy as
- * 1, 2, 3", SC11; constants and known answers as in their Random123 library. A draw is a
- * pure function of (seed, position): it does not depend on batch, rank or backend. */
+ * J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw: "Parallel random numbers: as easy
+ * as 1, 2, 3", SC11; constants and known answers as in their Random123 library. A draw is
+ * a pure function of (seed, position): it does not depend on batch, rank or backend. */
 #ifndef MC_HOST_PHILOX_H
 #define MC_HOST_PHILOX_H
 
 #include <stdint.h>
 
-static inline void mc_philox4x32(uint32_t c[4], uint32_t k0, uint32_t k1)
+#include "kernels/inline.h"
+
+MC_INLINE void mc_philox4x32(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
     int i;
 
@@ -25,7 +27,7 @@ static inline void mc_philox4x32(uint32_t c[4], uint32_t k0, uint32_t k1)
 }
 
 /* 53 bits in [0, 1) for the token that takes position pos. */
-static inline double mc_philox_draw(uint32_t seed_lo, uint32_t seed_hi, int32_t pos)
+MC_INLINE double mc_philox_draw(uint32_t seed_lo, uint32_t seed_hi, int32_t pos)
 {
     uint32_t c[4] = {(uint32_t)pos, 0, 0, 0};
 

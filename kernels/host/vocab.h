@@ -16,13 +16,13 @@ enum {
     MC_LIST = 1024,  /* the most that mc_vocab_top returns */
 };
 
-static inline int32_t mc_vblocks(int32_t n)
+MC_INLINE int32_t mc_vblocks(int32_t n)
 {
     return (n + MC_VBLOCK - 1) / MC_VBLOCK;
 }
 
 /* Rising keys: falling values, rising ids. x + 0: -0 and 0 tie. */
-static inline uint64_t mc_key(float x, int32_t id)
+MC_INLINE uint64_t mc_key(float x, int32_t id)
 {
     uint32_t u = mc_bits_of_f32(x + 0.0f);
 
@@ -30,12 +30,12 @@ static inline uint64_t mc_key(float x, int32_t id)
     return (uint64_t)u << 32 | (uint32_t)id;
 }
 
-static inline int32_t mc_key_id(uint64_t key)
+MC_INLINE int32_t mc_key_id(uint64_t key)
 {
     return (int32_t)(uint32_t)key;
 }
 
-static inline float mc_key_value(uint64_t key)
+MC_INLINE float mc_key_value(uint64_t key)
 {
     uint32_t u = (uint32_t)(key >> 32);
 
@@ -44,11 +44,12 @@ static inline float mc_key_value(uint64_t key)
 
 /* exp(x) for x <= 0, -inf too: within 2 ulp, 1 at 0, 0 below -87. Plain float operations:
  * every width of vector gives the same bits. */
-static inline float mc_vocab_exp(float x)
+MC_INLINE float mc_vocab_exp(float x)
 {
     float t = (x < -87 ? -87 : x) * 1.44269504f + 0x1.8p23f; /* the mantissa's end: n */
     float n = t - 0x1.8p23f;
-    float r = (x < -87 ? -87 : x) - n * 0.693359375f + n * 2.12194440e-4f; /* ln 2 in two */
+    float r = (x < -87 ? -87 : x) - n * 0.693359375f +
+              n * 2.12194440e-4f; /* ln 2 in two */
     float p = 1.9875691500e-4f; /* Cephes' expf */
 
     p = p * r + 1.3981999507e-3f;
@@ -68,7 +69,8 @@ struct mc_vset {
 };
 
 /* vloop.c, vectorised. block, where it may be NULL: a result for each block too. */
-float mc_vocab_max(const float *x, int32_t n, float *block); /* NaN if one is NaN or +inf */
+float mc_vocab_max(const float *x, int32_t n,
+                   float *block); /* NaN if one is NaN or +inf */
 /* Sums of the weights exp(x - max): of all, of a set. */
 double mc_vocab_sum(const float *x, int32_t n, float max, float *block);
 double mc_vocab_sum_set(const float *x, int32_t n, float max, struct mc_vset set,
@@ -78,7 +80,7 @@ void mc_vocab_divide(float *x, int32_t n, float by);
 /* The first id >= i with lo <= x <= hi, or n. */
 int32_t mc_vocab_next(const float *x, int32_t i, int32_t n, float lo, float hi);
 
-static inline bool mc_vset_has(struct mc_vset s, float x, int32_t id, float w)
+MC_INLINE bool mc_vset_has(struct mc_vset s, float x, int32_t id, float w)
 {
     return (x > s.low || (x == s.low && id <= s.last)) && w >= s.min_p;
 }
@@ -91,9 +93,9 @@ void mc_vocab_sort(uint64_t *a, int32_t n);
 int32_t mc_vocab_top(const float *x, int32_t n, int32_t k, const float *block,
                      uint64_t *keys);
 
-/* The first key, in order, at which the weights of all up to it reach target; the last key
- * of any weight when they never do. Weights: exp(x - max), or 1 each when max is NaN. Only
- * keys <= last count. */
+/* The first key, in order, at which the weights of all up to it reach target; the last
+ * key of any weight when they never do. Weights: exp(x - max), or 1 each when max is NaN.
+ * Only keys <= last count. */
 uint64_t mc_vocab_cut(const float *x, int32_t n, float max, double target, uint64_t last);
 
 #endif

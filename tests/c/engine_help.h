@@ -129,15 +129,15 @@ static inline void assert_idle(struct mc_engine *e)
     assert_int_equal(s.p_free + s.p_cached, s.p_total);
 }
 
-/* Prompt i of tiny-llama's greedy golden. */
+/* Prompt i of a greedy golden file, at most 64 tokens long. */
 struct golden {
     int32_t *prompt, n_prompt, *ids, n_ids;
     double gap[64];
 };
 
-static inline struct golden golden_at(size_t i)
+static inline struct golden golden_of(const char *path, size_t i)
 {
-    json_t *list = json_load_file("tests/models/tiny-llama/golden/greedy.json", 0, NULL);
+    json_t *list = json_load_file(path, 0, NULL);
     json_t *item = json_array_get(list, i), *p = json_object_get(item, "prompt_ids");
     json_t *ids = json_object_get(item, "ids"), *gap = json_object_get(item, "gap");
     struct golden g = {.n_prompt = (int32_t)json_array_size(p),
@@ -154,6 +154,11 @@ static inline struct golden golden_at(size_t i)
     }
     json_decref(list);
     return g;
+}
+
+static inline struct golden golden_at(size_t i)
+{
+    return golden_of("tests/models/tiny-llama/golden/greedy.json", i);
 }
 
 static inline void golden_free(struct golden *g)

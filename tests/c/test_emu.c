@@ -12,9 +12,14 @@
 #include "kernels/host/cast.h"
 #include "tests/emu/kernels.h"
 
-#define LAUNCH(k, n, bytes, params)                                                        \
-    (&(struct emu_launch){.run = k, .name = #k, .grid = {1, 1, 1}, .threads = n,           \
-                          .smem = bytes, .p = &(params), .p_bytes = sizeof(params)})
+#define LAUNCH(k, n, bytes, params)          \
+    (&(struct emu_launch){.run = k,          \
+                          .name = #k,        \
+                          .grid = {1, 1, 1}, \
+                          .threads = n,      \
+                          .smem = bytes,     \
+                          .p = &(params),    \
+                          .p_bytes = sizeof(params)})
 
 static void run(const struct emu_launch *l)
 {
@@ -24,7 +29,7 @@ static void run(const struct emu_launch *l)
         fail_msg("%s", why);
 }
 
-/* ---- fragments ------------------------------------------------------------------------- */
+/* ---- fragments --------------------------------------------------------------------- */
 
 /* Row and column of element i of a lane's fragment, from the PTX manual's text. */
 static void a16_at(int l, int i, int *r, int *c)
@@ -53,7 +58,8 @@ static void b8_at(int l, int i, int *k, int *n)
 
 typedef void (*at_fn)(int l, int i, int *r, int *c);
 
-/* One element of A and all of B, then one of B and all of A: d must be the row or column. */
+/* One element of A and all of B, then one of B and all of A: d must be the row or column.
+ */
 static void one_hot(emu_kernel k, int kk, int bits, uint32_t one, at_fn a_at, at_fn b_at)
 {
     int per = 32 / bits, na = 4 * per, nb = 2 * per;
@@ -120,8 +126,10 @@ static void emu_mma_sums_products_onto_d(void **state)
                             b16_at(lb, ib, &k, &n);
                             if (r == row && n == col && c == k)
                                 want[l * 4 + i] +=
-                                    mc_f32_of_bf16((uint16_t)(a[la * 4 + ia / 2] >> ia % 2 * 16)) *
-                                    mc_f32_of_bf16((uint16_t)(b[lb * 2 + ib / 2] >> ib % 2 * 16));
+                                    mc_f32_of_bf16(
+                                        (uint16_t)(a[la * 4 + ia / 2] >> ia % 2 * 16)) *
+                                    mc_f32_of_bf16(
+                                        (uint16_t)(b[lb * 2 + ib / 2] >> ib % 2 * 16));
                         }
         }
     run(LAUNCH(w_mma_bf16, 32, 0, p));
@@ -155,8 +163,9 @@ static void emu_ldmatrix_gives_rows_or_columns(void **state)
 
 static void emu_converts_as_the_host_does(void **state)
 {
-    static const float some[] = {0, -0.0f, 1, -1.5f, 448, 500, 1e-3f, 0x1p-9f, 0x1p-10f, 3.3e38f,
-                                 -17.3f, 0.0625f, 1e30f, 208, 216, 0x1.01p0f};
+    static const float some[] = {0,     -0.0f,   1,        -1.5f,    448,    500,
+                                 1e-3f, 0x1p-9f, 0x1p-10f, 3.3e38f,  -17.3f, 0.0625f,
+                                 1e30f, 208,     216,      0x1.01p0f};
     uint32_t a[128], b[128], out[128];
     float d[128];
     struct wrap_p p = {a, b, d};
@@ -191,7 +200,7 @@ static void emu_converts_as_the_host_does(void **state)
     }
 }
 
-/* ---- meeting --------------------------------------------------------------------------- */
+/* ---- meeting ----------------------------------------------------------------------- */
 
 static void emu_warp_operations_see_lanes(void **state)
 {
@@ -251,7 +260,7 @@ static void emu_ranks_run_at_the_same_time(void **state)
     }
 }
 
-/* ---- planted faults -------------------------------------------------------------------- */
+/* ---- planted faults ---------------------------------------------------------------- */
 
 static float in[1024 + 4] __attribute__((aligned(128)));
 static float out[1024] __attribute__((aligned(128)));

@@ -1,4 +1,5 @@
-/* kernels.h - the kernels that only test_emu runs; params for wrappers.cu and planted.cu. */
+/* kernels.h - the kernels that only test_emu runs; params for wrappers.cu and planted.cu.
+ */
 #ifndef MC_TEST_EMU_KERNELS_H
 #define MC_TEST_EMU_KERNELS_H
 

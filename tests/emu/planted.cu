@@ -1,6 +1,6 @@
 /* planted.cu - kernels with one fault each, chosen by p.fault; fault NONE is right. They
- * sum rows of 64 floats, by four warps, in two stages of shared memory: small, but with the
- * habits of real kernels. */
+ * sum rows of 64 floats, by four warps, in two stages of shared memory: small, but with
+ * the habits of real kernels. */
 #include "kernels/cuda/dev.cuh"
 #include "tests/emu/kernels.h"
 
@@ -58,7 +58,8 @@ MC_KERNEL(f_pipe, fault_p)
     mc_cp_commit();
     for (int i = 0; i < 4; i++) {
         if (t < 32 && i < 3)
-            mc_cp_async16(s + (i + 1) % 2 * 128 + 4 * t, p.in + (i + 1) * 128 + 4 * t, 16);
+            mc_cp_async16(s + (i + 1) % 2 * 128 + 4 * t, p.in + (i + 1) * 128 + 4 * t,
+                          16);
         mc_cp_commit();
         if (p.fault != FAULT_NO_WAIT)
             mc_cp_wait<1>();

@@ -21,17 +21,20 @@ template <typename F> static void mma_run(const wrap_p &p, F mma)
 
 MC_KERNEL(w_mma_bf16, wrap_p)
 {
-    mma_run(p, [](float (&d)[4], uint32_t (&a)[4], uint32_t (&b)[2]) { mc_mma_bf16(d, a, b); });
+    mma_run(p,
+            [](float(&d)[4], uint32_t(&a)[4], uint32_t(&b)[2]) { mc_mma_bf16(d, a, b); });
 }
 
 MC_KERNEL(w_mma_f16, wrap_p)
 {
-    mma_run(p, [](float (&d)[4], uint32_t (&a)[4], uint32_t (&b)[2]) { mc_mma_f16(d, a, b); });
+    mma_run(p,
+            [](float(&d)[4], uint32_t(&a)[4], uint32_t(&b)[2]) { mc_mma_f16(d, a, b); });
 }
 
 MC_KERNEL(w_mma_e4m3, wrap_p)
 {
-    mma_run(p, [](float (&d)[4], uint32_t (&a)[4], uint32_t (&b)[2]) { mc_mma_e4m3(d, a, b); });
+    mma_run(p,
+            [](float(&d)[4], uint32_t(&a)[4], uint32_t(&b)[2]) { mc_mma_e4m3(d, a, b); });
 }
 
 /* p.b [4 matrices][8 rows][8] 16-bit -> p.d as bits, four a lane */
@@ -70,7 +73,8 @@ MC_KERNEL(w_convert, wrap_p)
     p.d[l * 4] = __uint_as_float(mc_bf16x2(x, y));
     p.d[l * 4 + 1] = __uint_as_float(mc_e4m3x2(x, y));
     p.d[l * 4 + 2] = __uint_as_float(mc_prmt(p.a[l * 4], p.a[l * 4 + 1], p.b[l]));
-    p.d[l * 4 + 3] = __uint_as_float(mc_fma_bf16x2(p.a[l * 4], p.a[l * 4 + 1], p.a[l * 4 + 2]));
+    p.d[l * 4 + 3] = __uint_as_float(
+        mc_fma_bf16x2(p.a[l * 4], p.a[l * 4 + 1], p.a[l * 4 + 2]));
 }
 
 /* The lane's own number, seen through each warp operation. */
