@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "core/cli/cli.h"
+#include "core/cli/lua_half.h"
+#include "core/compress/recipe.h"
 #include "core/model/load.h"
 #include "core/weights/weights.h"
 
@@ -76,15 +78,34 @@ static int check_shard(const struct mc_plan_job *p, struct mc_err *err)
 static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const char *name)
 {
     const struct mc_plan_job *p = ctx;
+    struct mc_target to = {.keep = true};
     const struct mc_stored *s;
     struct mc_disk d;
 
+    if (p->rules && !t->vector)
+        to = mc_recipe_decide(p->rules, name, t->k);
+    if (!to.keep)
+        return to.fmt == MC_D_INT4    ? mc_form_int4(to.group)
+               : to.fmt == MC_D_NVFP4 ? mc_form_nvfp4()
+               : to.fmt == MC_D_E4M3  ? mc_form_fp8()
+                                      : mc_form_plain(to.fmt);
     if (p->scheme)
         return mc_scheme_of(p->scheme, t, name);
     if (!t->vector && mc_ckpt_matrix(p->ckpt, name, &d, NULL) == 0)
         return mc_form_of(&d);
     s = mc_ckpt_find(p->ckpt, name);
     return mc_form_plain(s && strcmp(s->dtype, "F32") == 0 ? MC_D_F32 : MC_D_BF16);
+}
+
+static int open_recipe(struct mc_plan_job *p, const struct mc_lua_half *lua, struct mc_err *err)
+{
+    json_t *table = NULL;
+    int rc = p->recipe ? lua->recipe(p->recipe, &table, err) : 0;
+
+    if (rc == 0 && table)
+        rc = mc_recipe_read(table, &p->rules, err);
+    json_decref(table);
+    return rc;
 }
 
 static int open_model(struct mc_plan_job *p, struct mc_err *err)
@@ -156,6 +177,7 @@ int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
         {"kv", "LAYOUT", &p.kv_name, "auto, bf16, fp8, fp8-plain, fp8-656, f32 [auto]"},
         {"kv-memory", "SIZE|P%", &memory, "pool of a rank [what is left of 90 % of its memory]"},
         {"shard-tokens", "N", &shard, "ranks that share the tokens they would all store [1]"},
+        {"recipe", "R", &p.recipe, "as mascon compress would make it by this recipe"},
         {"json", NULL, &json, "one JSON object"},
         {0},
     };
@@ -176,6 +198,8 @@ int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
         rc = mc_fail_param(&err, MC_EARG, "kv-memory", "--kv-memory: '%.40s' is no size (write "
                            "512M, 44.9G or 60%%)", memory);
     if (rc == 0)
+        rc = open_recipe(&p, lua, &err);
+    if (rc == 0)
         rc = open_model(&p, &err);
     if (rc == 0) {
         size_pool(&p);
@@ -183,6 +207,7 @@ int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
         p.cross_many = crossover(&p, MC_PLAN_SEQS);
         mc_plan_show(&p, json);
     }
+    mc_recipe_free(p.rules);
     mc_scheme_close(p.scheme);
     mc_ckpt_close(p.ckpt);
     return rc < 0 ? mc_cli_fail(&err) : 0;

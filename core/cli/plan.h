@@ -5,6 +5,7 @@
 #include "core/model/budget.h"
 
 struct mc_ckpt;
+struct mc_recipe;
 
 /* What a rank may be. */
 struct mc_gpu {
@@ -13,12 +14,13 @@ struct mc_gpu {
 };
 
 struct mc_plan_job {
-    const char *path, *gpu_name, *kv_name;
+    const char *path, *gpu_name, *kv_name, *recipe; /* the last may be NULL */
     int32_t ranks, shard;
     double pool_asked; /* 0: not given */
     const struct mc_gpu *gpu; /* NULL: this machine */
     struct mc_ckpt *ckpt;
     struct mc_scheme *scheme; /* NULL: the tensors are there */
+    struct mc_recipe *rules;  /* NULL: as it is */
     struct mc_config cfg;
     enum mc_kv_layout layout;
     struct mc_weights_budget w;

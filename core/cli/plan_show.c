@@ -59,9 +59,10 @@ static json_t *plan_json(const struct mc_plan_job *p)
     for (int i = 0; i < MC_N_B; i++)
         if (p->w.cls[i].n_tensor)
             json_array_append_new(classes, class_json(mc_budget_name(i), &p->w.cls[i]));
-    o = json_pack("{s:s, s:s, s:i, s:s, s:i, s:o}", "family", p->cfg.family, "source",
-                  p->path, "ranks", p->ranks, "kv", mc_kv_layout_name(p->layout),
-                  "shard_tokens", p->shard, "classes", classes);
+    o = json_pack("{s:s, s:s, s:s?, s:i, s:s, s:i, s:o}", "family", p->cfg.family, "source",
+                  p->path, "recipe", p->recipe, "ranks", p->ranks, "kv",
+                  mc_kv_layout_name(p->layout), "shard_tokens", p->shard, "classes",
+                  classes);
     add_bytes(o, "n_tensors", (double)p->w.all.n_tensor);
     add_bytes(o, "n_params", (double)p->w.all.n_param);
     add_bytes(o, "weights_bytes", (double)p->w.all.bytes);
@@ -123,6 +124,8 @@ static void plan_text(const struct mc_plan_job *p)
     printf("%s, %.1f billion parameters, %d rank%s of %s with %.1f GiB\n\n", p->cfg.family,
            (double)p->w.all.n_param / 1e9, p->ranks, p->ranks > 1 ? "s" : "",
            p->gpu ? p->gpu->name : "this machine", p->memory / GIB);
+    if (p->recipe)
+        printf("  as compressed by the recipe %s\n\n", p->recipe);
     printf("  weights     tensors      on disk       a rank  all ranks'  format\n");
     for (int i = 0; i < MC_N_B; i++)
         if (p->w.cls[i].n_tensor)

@@ -213,6 +213,47 @@ static size_t cjk(const char *s, size_t n)
     return i;
 }
 
+/* [\r\n] */
+static size_t line_end(const char *s, size_t n)
+{
+    (void)n;
+    return s[0] == '\r' || s[0] == '\n';
+}
+
+/* \s?SET+ */
+static inline size_t after_space(const char *s, size_t n, unsigned set)
+{
+    size_t len, i;
+
+    i = cat_at(s, 0, n, &len) & SPACE ? len : 0;
+    len = run(s, i, n, set);
+    return len > i ? len : 0;
+}
+
+static size_t letters(const char *s, size_t n)
+{
+    return after_space(s, n, L);
+}
+
+static size_t marks(const char *s, size_t n)
+{
+    return after_space(s, n, P);
+}
+
+/* [U+4E00-9FA5 U+0800-4E00 U+AC00-D7FF]+ */
+static size_t east(const char *s, size_t n)
+{
+    size_t i;
+    uint32_t cp;
+
+    for (i = 0; i < n; i += mc_utf8_len(s[i])) {
+        cp = mc_utf8_get(s + i);
+        if (!(cp >= 0x800 && cp <= 0x9fa5) && !(cp >= 0xac00 && cp <= 0xd7ff))
+            break;
+    }
+    return i;
+}
+
 static bool ascii_letter(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -310,12 +351,16 @@ static const struct {
      "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
      "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
      deepseek3},
+    {"[\\r\\n]", line_end}, /* this and the next three: DeepSeek-Coder */
+    {"\\s?\\p{L}+", letters},
+    {"\\s?\\p{P}+", marks},
+    {"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", east},
 };
 
 /* As llama.cpp reads these names; `default` is what it does for files without one. */
 static const struct {
     const char *name;
-    mc_pretok_rule rule[4];
+    mc_pretok_rule rule[5];
 } named[] = {
     {"default", {punctuation, gpt2, number, ascii3}},
     {"gpt-2", {gpt2}}, {"gpt2", {gpt2}}, {"phi-2", {gpt2}}, {"olmo", {gpt2}},
@@ -325,6 +370,7 @@ static const struct {
     {"chatglm-bpe", {llama3}}, {"glm4", {llama3}}, {"glm5", {llama3}},
     {"qwen2", {qwen2}}, {"deepseek-r1-qwen", {qwen2}},
     {"deepseek-v3", {number3, cjk, deepseek3}},
+    {"deepseek-coder", {line_end, letters, marks, east, number1}},
     {"kimi-k2", {kimi}},
 };
 
@@ -369,7 +415,7 @@ bool mc_pretok_add_named(struct mc_pretok *p, const char *name, size_t n)
     for (i = 0; i < sizeof named / sizeof *named; i++) {
         if (strlen(named[i].name) != n || memcmp(named[i].name, name, n) != 0)
             continue;
-        for (k = 0; k < 4 && named[i].rule[k]; k++)
+        for (k = 0; k < 5 && named[i].rule[k]; k++)
             if (!add(p, named[i].rule[k]))
                 return false;
         return true;

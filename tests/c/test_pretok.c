@@ -45,6 +45,11 @@ static const struct {
      "ab|123|4|\xe6\xbc\xa2\xe5\xad\x97|x"},
     {"deepseek-v3", "<div>_x .. $y\n", "<div|>_|x| ..| $|y|\n"},
     {"deepseek-v3", "e\xcc\x81x \x01\x02 z", "e\xcc\x81x| |\x01\x02| z"},
+    {"deepseek-coder", "def f(x):\r\n  \xe6\xbc\xa2 a12\n",
+     "def| f|(|x|):|\r|\n| | |\xe6\xbc\xa2| a|1|2|\n"},
+    {"kimi-k2", "don't HTTPServer \xe6\xbc\xa2\xe5\xad\x97""abc 12345",
+     "don't| HTTPServer| |\xe6\xbc\xa2\xe5\xad\x97|abc| |123|45"},
+    {"kimi-k2", "\xe3\x81\x82""ABC \xcc\x81XY's", "\xe3\x81\x82|ABC| \xcc\x81|XY's"},
     {"default", "Hello, w 12345 x`", "Hello|,| w| |123|45| x|`"},
 };
 

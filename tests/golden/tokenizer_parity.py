@@ -128,6 +128,9 @@ def variants():
              r"|\s+(?!\S)|\s+")
     yield "deepseek-v3", llama | {"pre_tokenizer": cut(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
                                                        words)}
+    coder = cut("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+")
+    coder["pretokenizers"].insert(4, {"type": "Digits", "individual_digits": True})
+    yield "deepseek-coder", llama | {"pre_tokenizer": coder}
     yield "gpt-2", llama | {"pre_tokenizer": last | {"use_regex": True}}
     for each in (True, False):
         yield f"digits {each}", llama | {"pre_tokenizer": {

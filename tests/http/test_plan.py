@@ -57,6 +57,17 @@ def plan_gives_the_bytes_of_a_token():
     assert plan(KIMI, "--kv", "fp8")["kv"] == "fp8-656"
 
 
+def plan_of_a_recipe_is_what_compress_would_make():
+    for recipe, gib, rank, read in (("int4-g128-experts", 372.2, 48.1, 30.4),
+                                    ("int4-g32-experts", 404.2, 52.1, 31.5),
+                                    ("int4-g32-experts-bf16", 419.9, None, 48.0)):
+        p = plan(GLM, "--ranks", "8", "--gpu", "h200", "--recipe", recipe)
+        close(p["weights_bytes"], gib * GIB)
+        close(p["decode_bytes"], read * 1e9, 0.002)
+        if rank:
+            close(p["weights_bytes_rank"], rank * GIB)
+
+
 def plan_says_when_sharding_tokens_pays():
     p = plan(KIMI, "--ranks", "8", "--gpu", "h200")
     assert 100 < p["crossover_tokens_64"] < p["crossover_tokens"] < 1_000_000
@@ -87,7 +98,8 @@ def plan_refuses_what_is_wrong_by_its_flag():
     for args, says in ((("--gpu", "a100"), "--gpu a100"), (("--ranks", "0"), "--ranks"),
                        (("--kv", "fp4"), "--kv fp4"),
                        (("--kv-memory", "x"), "--kv-memory"),
-                       (("--ranks", "8", "--shard-tokens", "3"), "--shard-tokens 3")):
+                       (("--ranks", "8", "--shard-tokens", "3"), "--shard-tokens 3"),
+                       (("--recipe", "no-such"), "no-such")):
         status, _, err = run(KIMI, *args)
         assert status == 1 and says in err, (args, err)
     for args in (("--ranks", "2", "--shard-tokens", "2"), ("--ranks", "3")): # 8 heads over 2
