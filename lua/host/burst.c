@@ -29,6 +29,22 @@ static int64_t cpu_us(void)
     return t.tv_sec * 1000000ll + t.tv_nsec / 1000;
 }
 
+/* The innermost line of a script: what it called of ours may be where the count ran out. */
+static void find_line(lua_State *L, lua_Debug *ar)
+{
+    lua_Debug up;
+    int level;
+
+    lua_getinfo(L, "Sl", ar);
+    for (level = 0; lua_getstack(L, level, &up); level++) {
+        lua_getinfo(L, "Sl", &up);
+        if (up.currentline > 0 && strncmp(up.source, "@lua/", 5) != 0) {
+            *ar = up;
+            return;
+        }
+    }
+}
+
 static void hook(lua_State *L, lua_Debug *ar)
 {
     if (!burst)
@@ -41,7 +57,7 @@ static void hook(lua_State *L, lua_Debug *ar)
         else
             return;
         lua_sethook(L, hook, LUA_MASKCOUNT, 1);
-        lua_getinfo(L, "Sl", ar);
+        find_line(L, ar);
         if (burst_over == MC_ECANCEL)
             snprintf(burst_place, sizeof burst_place, "%s:%d: interrupted", ar->short_src,
                      ar->currentline);

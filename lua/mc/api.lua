@@ -59,26 +59,38 @@ mc.kv = {
   stats = function() return verb("kv") end,
 }
 
-if host.mode == "repl" then
-  mc.engine.drain = function(s) return verb("drain", s) end
-  mc.engine.set = function(settings)
-    for k, v in pairs(settings) do
-      local ok, err = verb("set", k, tostring(v))
-      if not ok then return nil, err end
-    end
-    return true
+function mc.engine.drain(s) return verb("drain", s) end
+
+function mc.engine.set(settings)
+  for k, v in pairs(settings) do
+    local ok, err = verb("set", k, tostring(v))
+    if not ok then return nil, err end
   end
-  mc.policy = {
-    list = function() return verb("policy.list") end,
-    check = function(path) return verb("policy.check", path) end,
-    diff = function(from, to)
-      local d, err = verb("policy.diff", from, to)
-      return d and d.text, err
-    end,
-    reload = function() return verb("reload") end,
-    rollback = function() return verb("rollback") end,
-  }
+  return true
 end
+
+mc.policy = {
+  list = function() return verb("policy.list") end,
+  check = function(path) return verb("policy.check", path) end,
+  diff = function(from, to)
+    local d, err = verb("policy.diff", from, to)
+    return d and d.text, err
+  end,
+  reload = function() return verb("reload") end,
+  rollback = function() return verb("rollback") end,
+}
+
+-- What only someone at a REPL may do says so in routes and routers.
+local function for_repl(t, name, keys)
+  for _, k in ipairs(keys) do
+    t[k] = host.mode == "repl" and t[k] or function()
+      error(("%s.%s is not available in a route or router, only in the REPL")
+        :format(name, k), 2)
+    end
+  end
+end
+for_repl(mc.engine, "mc.engine", { "drain", "set" })
+for_repl(mc.policy, "mc.policy", data.keys(mc.policy))
 
 -- ---- text ------------------------------------------------------------------------------
 

@@ -119,6 +119,8 @@ R["GET /loop/{n}"] = function(req)
   }
   loops[tonumber(req.params.n)]()
 end
+R["GET /trusted"] = function() while true do mc.json.keys { a = 1, b = 2 } end end
+R["GET /repl"] = function() mc.policy.reload() end
 R["GET /match"] = function() ("a"):rep(30):match((".-"):rep(12) .. "b") end
 R["GET /sandbox"] = function(_, res)
   local bad = mc.json.array {}
@@ -265,6 +267,11 @@ def mistakes_are_500_and_the_log_has_the_place():
     assert status == 200 and events[0] == 'data: {"i":1}' and events[-1] == "data: [DONE]"
     assert json.loads(events[1][6:])["error"]["code"] == "policy_error"
     assert "mine.lua" in server.log() and ": late" in server.log()
+    status, a = get("/repl")
+    assert status == 500 and "mc.policy.reload is not available in a route" in server.log(), a
+    line = 1 + ROUTES[:ROUTES.index("GET /trusted")].count("\n")
+    assert get("/trusted")[0] == 500
+    assert f"mine.lua:{line}: ran for more than" in server.log(), server.log()[-2000:]
 
 
 def a_router_decides_refuses_and_may_fail():
