@@ -1,4 +1,5 @@
-/* perplexity.h - how well a model predicts a text. See perplexity.c. THREAD: main. */
+/* perplexity.h - how well a model predicts a text, and how near another's predictions are.
+ * See perplexity.c. THREAD: main. */
 #ifndef MC_CLI_PERPLEXITY_H
 #define MC_CLI_PERPLEXITY_H
 
@@ -6,14 +7,28 @@
 #include "core/model/model.h"
 #include "core/model/tokenizer.h"
 
+/* Over the scored tokens, natural logs. */
 struct mc_perplexity {
-    double nll; /* mean, natural log, over the scored tokens */
+    double nll; /* mean */
     int32_t n_token, n_scored, n_window;
+    /* With a reference: */
+    double ref_nll;
+    double kl, kl_max; /* sum p_ref log(p_ref / p): mean and largest */
+    double top1;       /* share whose most likely token is the reference's */
+    double top1_clear; /* the same where the reference's best leads by more than 0.25 */
+    int32_t n_clear;
+};
+
+/* A model and how it stores keys and values. */
+struct mc_predictor {
+    const struct mc_model *model;
+    enum mc_kv_layout kv;
 };
 
 /* Windows of 512 tokens without BOS, each on its own; its second half is scored. A text of
- * less than one window is refused. */
-int mc_perplexity(const struct mc_model *m, const struct mc_tok *tok, enum mc_kv_layout kv,
-                  const char *path, struct mc_perplexity *out, struct mc_err *err);
+ * less than one window is refused, and a reference of another vocabulary. ref: or NULL. */
+int mc_perplexity(const struct mc_predictor *of, const struct mc_predictor *ref,
+                  const struct mc_tok *tok, const char *path, struct mc_perplexity *out,
+                  struct mc_err *err);
 
 #endif
