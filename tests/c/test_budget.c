@@ -204,7 +204,8 @@ static void scheme_says(const char *quant, int matrix, const char *module, const
 }
 
 #define INT4 "{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32}"
-#define FP8 "{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":[128,128]}"
+#define FP8                                                                                \
+    "{\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":[128,128]}"
 #define CT(groups, ignore) \
     "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{" groups "},\"ignore\":[" \
     ignore "]}"

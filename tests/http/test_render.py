@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from mascon import MASCON, main
+from mascon import MASCON, Server, main
 
 MODELS = ("tiny-kimi", "tiny-glm", "tiny-llama", "tiny-qwen3-moe")
 
@@ -69,6 +69,21 @@ def render_makes_no_control_token_of_a_message():
         assert control(evil) == control("hello"), model
 
 
+def served_chat_has_the_prompt_that_render_shows():
+    """Histories with calls too: ids and arguments in the form that the template wants."""
+    path = "tests/models/tiny-kimi"
+    with Server(model=path) as server:
+        n = 0
+        for row in rows("tiny-kimi"):
+            if any("tool_calls" in m for m in row["messages"]):
+                n += 1
+            body = {"messages": row["messages"]}
+            want = mascon("render", path, "--tokens", stdin=json.dumps(body).encode())[1]
+            got = server.post("/v1/tokenize", body)[1]["tokens"]
+            assert got == [int(i) for i in want.split()], row["messages"]
+        assert n > 5, n
+
+
 def render_of_a_lone_template_rewrites_nothing():
     chat = {"messages": [{"role": "assistant", "content": "", "tool_calls": [
         {"id": "call_1", "function": {"name": "f", "arguments": "{}"}}]}]}
@@ -81,4 +96,5 @@ def render_of_a_lone_template_rewrites_nothing():
 
 if __name__ == "__main__":
     main([render_gives_every_golden_prompt, render_gives_the_ids_of_the_prompt,
-          render_makes_no_control_token_of_a_message, render_of_a_lone_template_rewrites_nothing])
+          render_makes_no_control_token_of_a_message,
+          served_chat_has_the_prompt_that_render_shows, render_of_a_lone_template_rewrites_nothing])
