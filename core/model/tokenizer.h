@@ -1,8 +1,9 @@
 /* tokenizer.h - text to token ids and back.
  *
- * Byte-level BPE from tokenizer.json or GGUF metadata, llama's SentencePiece-style BPE from
- * GGUF. Pre-tokenizer patterns are known ones only (a checkpoint's own regex is never
- * compiled); anything else is refused by name. OWNS its tables; immutable after open.
+ * Byte-level BPE from tokenizer.json, tiktoken.model (Kimi's) or GGUF metadata, llama's
+ * SentencePiece-style BPE from GGUF. Pre-tokenizer patterns are known ones only (a
+ * checkpoint's own regex is never compiled); anything else is refused by name. OWNS its
+ * tables; immutable after open.
  * THREAD: any, at the same time: encode keeps its scratch on the heap per call.
  * Linear in the text: a 1 MB run of one character takes under a second. */
 #ifndef MC_MODEL_TOKENIZER_H
