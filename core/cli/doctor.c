@@ -49,6 +49,21 @@ static void say(struct doctor *d, enum finding f, const char *what, const char *
 
 /* ---- the machine ------------------------------------------------------------------- */
 
+static void look_at_cuda(struct doctor *d)
+{
+    const struct mc_backend_opts o = {.threads = 1, .ref_act = -1};
+    const char *why = NULL;
+    struct mc_backend *be = mc_cuda_open(&o, &why);
+
+    if (be)
+        say(d, OK, "cuda", "backend cuda runs here: %s", be->name);
+    else
+        say(d, LACK, "cuda", "%s; --backend cuda is refused, cpu (the default) needs nothing",
+            why ? why : "it can't be opened");
+    if (be)
+        be->close(be);
+}
+
 static void look_at_backends(struct doctor *d)
 {
     static const char *const bodies[] = {"avx512", "avx2", "portable"};
@@ -71,8 +86,7 @@ static void look_at_backends(struct doctor *d)
         "backend cpu runs %s here (bodies: %s), %ld cores", best, list,
         sysconf(_SC_NPROCESSORS_ONLN));
     say(d, OK, "ref", "backend ref, the scalar oracle, runs everywhere");
-    say(d, LACK, "cuda", "this build has no CUDA backend: --backend cuda is refused; cpu is "
-        "the default and needs nothing");
+    look_at_cuda(d);
 }
 
 static void look_at_limits(struct doctor *d)
