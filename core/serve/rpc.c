@@ -34,7 +34,8 @@ struct conn {
     pthread_mutex_t out;
     bool broken; /* under out: a write failed */
     struct mc_repl *repl;
-    json_t *eval_id; /* of the repl.eval that runs; the reader's until done */
+    json_t *eval_id; /* of the repl.eval that runs: a copy, since counts of references order
+                        nothing between threads */
 };
 
 struct mc_rpc {
@@ -149,7 +150,7 @@ static int eval(struct conn *c, json_t *id, const json_t *params, struct mc_err 
     pthread_mutex_lock(&c->out);
     busy = c->eval_id != NULL;
     if (!busy)
-        c->eval_id = json_incref(id);
+        c->eval_id = json_deep_copy(id);
     pthread_mutex_unlock(&c->out);
     if (busy)
         return mc_fail(err, MC_EAGAIN, "this session is still running something");
