@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Plants each fault of list.txt in a copy of the tree and demands that its test fails.
+"""Plants each fault of a list in a copy of the tree and demands that its test fails.
 
-    run.py [WORD]      only faults whose name contains WORD
+    run.py [LIST.txt] [WORD]      list.txt; only faults whose name contains WORD
 
 The copy is made of what git tracks, in build-mutants/, and built once; each fault then costs a
 rebuild of its file. Last line: "N passed, N failed, N skipped" (a fault that lives has failed).
@@ -70,8 +70,10 @@ def plant(fault):
 
 
 def main():
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
-    faults = [f for f in read_list(os.path.join(ROOT, "tests/mutants/list.txt"))
+    args = sys.argv[1:]
+    name = args.pop(0) if args and args[0].endswith(".txt") else "list.txt"
+    word = args[0] if args else ""
+    faults = [f for f in read_list(os.path.join(ROOT, "tests/mutants", name))
               if word in f["name"]]
     copy_tree()
     killed = lived = 0
