@@ -187,7 +187,9 @@ static void gguf_token_types_decide_what_text_may_become(void **state)
 static void gguf_pre_names_are_known_or_refused(void **state)
 {
     static const char *const known[] = {"smollm", "llama-bpe", "llama3", "qwen2", "gpt-2", "gpt2",
-                                        "default", "deepseek-v3", "chatglm-bpe", "glm4"};
+                                        "default", "deepseek-v3", "deepseek-coder",
+                                        "deepseek-r1-qwen", "chatglm-bpe", "glm4", "glm5",
+                                        "kimi-k2"};
     static const char *const foreign[] = {"deepseek-llm", "tekken", "llama", "smollm2", ""};
     struct mc_tok *t;
     struct mc_err err;
