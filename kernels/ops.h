@@ -336,7 +336,7 @@ struct mc_route_p {
 /* moe: y[t] = sum over a row's places, in their order, of weight * down(silu(gate x) * up
  * x) of its expert, + add (times sigmoid(add_gate[t]) when that is given). Rounding: as glu
  * into mid's layout, then sums in f32, y in the row type. Reads only experts that were
- * chosen. */
+ * chosen. Row i of mid is what the expert of place order[i] made before down. */
 struct mc_moe_p {
     const int32_t *n_live;
     int32_t cap, top_k;

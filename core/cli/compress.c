@@ -1,8 +1,9 @@
 /* compress.c - `mascon compress SRC DST --recipe NAME`: a smaller checkpoint from a
  * checkpoint.
  *
- * --explain takes no DST and prints the decision for each matrix. Progress goes to
- * stderr, the report to stdout. OWNS nothing afterwards. THREAD: main. */
+ * --explain takes no DST and prints the decision for each matrix. --calibrate FILE runs a
+ * text through the source first, to know which columns matter. Progress goes to stderr,
+ * the report to stdout. OWNS nothing afterwards. THREAD: main. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,12 +13,15 @@
 #include "core/base/clock.h"
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
+#include "core/compress/calibrate.h"
 #include "core/compress/compress.h"
+#include "core/model/load.h"
 #include "core/weights/weights.h"
 
 struct job {
     struct mc_ckpt *src;
     struct mc_recipe *recipe;
+    struct mc_calib *calib; /* or NULL */
     bool json, tty;
     int jobs;
     uint64_t shard_bytes;
@@ -109,10 +113,71 @@ static int open_job(struct job *j, const char *src, const char *recipe,
     return mc_ckpt_open(src, &j->src, err);
 }
 
+/* ---- calibration ------------------------------------------------------------------- */
+
+static void show_unseen(void *ctx, const char *module)
+{
+    (void)ctx;
+    fprintf(stderr, "no row of the text reached %s: its columns count alike\n", module);
+}
+
+static void show_seen(const struct job *j)
+{
+    struct mc_calib_seen s;
+
+    mc_calib_seen(j->calib, &s, show_unseen, NULL);
+    if (j->json)
+        printf("{\"calibrated_tokens\":%d,\"experts\":%d,\"unseen\":%d,"
+               "\"least_rows\":%lld,\"mean_rows\":%.1f,\"most_rows\":%lld}\n",
+               s.n_token, s.n_expert, s.n_unseen, (long long)s.least, s.mean,
+               (long long)s.most);
+    else if (s.n_expert > 0)
+        printf(
+            "calibrated on %d tokens: %d experts saw %lld to %lld rows, %.1f on average; "
+            "%d saw none\n",
+            s.n_token, s.n_expert, (long long)s.least, (long long)s.most, s.mean,
+            s.n_unseen);
+    else
+        printf("calibrated on %d tokens\n", s.n_token);
+}
+
+static int calibrate(struct job *j, const char *src, const char *text, int32_t n_token,
+                     struct mc_err *err)
+{
+    const struct mc_backend_opts bo = {.threads = j->jobs, .ref_act = -1};
+    struct mc_backend *be = NULL;
+    struct mc_model m = {0};
+    struct mc_tok *tok = NULL;
+    int rc = mc_backend_open("cpu", &bo, &be, err);
+
+    if (rc == 0)
+        rc = mc_model_load(be, src, &m, &tok, err);
+    if (rc == 0)
+        rc = mc_calib_run(&m, tok, text, n_token, &j->calib, err);
+    if (m.be)
+        mc_model_close(&m);
+    mc_tok_close(tok);
+    if (be)
+        be->close(be);
+    if (rc == 0)
+        show_seen(j);
+    return rc;
+}
+
+static const float *importance(void *ctx, const char *module, int32_t columns)
+{
+    struct job *j = ctx;
+
+    return mc_calib_importance(j->calib, module, columns);
+}
+
+/* ---- the job ----------------------------------------------------------------------- */
+
 static int run(struct job *j, const char *dst, const char *recipe, struct mc_err *err)
 {
     struct mc_press p = {.src = j->src, .recipe = j->recipe, .recipe_name = recipe,
                          .jobs = j->jobs, .shard_bytes = j->shard_bytes,
+                         .importance = j->calib ? importance : NULL,
                          .progress = progress, .ctx = j};
     struct mc_press_report r;
     int rc;
@@ -144,12 +209,15 @@ static int number(const char *flag, const char *text, double lo, double hi, doub
 int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua)
 {
     const char *recipe = "int4-g128-experts", *jobs = "0", *shard = "5";
-    double n_jobs = 0, bytes = 0;
+    const char *text = NULL, *tokens = "16384";
+    double n_jobs = 0, bytes = 0, n_token = 0;
     bool only = false;
     struct job j = {0};
     const struct mc_flag flags[] = {
         {"recipe", "NAME|FILE.lua", &recipe,
          "what becomes of each matrix [int4-g128-experts]"},
+        {"calibrate", "FILE", &text, "a text that shows which columns matter"},
+        {"calibrate-tokens", "N", &tokens, "of it, at most [16384]"},
         {"jobs", "N", &jobs, "threads [one a core]"},
         {"shard-size", "GB", &shard, "of each file of weights [5]"},
         {"explain", NULL, &only, "no DST: print the decision for each matrix"},
@@ -166,6 +234,8 @@ int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua)
     rc = number("jobs", jobs, 0, 256, 1, &n_jobs, &err);
     if (rc == 0)
         rc = number("shard-size", shard, 0.001, 1e6, 1e9, &bytes, &err);
+    if (rc == 0)
+        rc = number("calibrate-tokens", tokens, 512, 1 << 30, 1, &n_token, &err);
     j.jobs = (int)n_jobs;
     j.shard_bytes = (uint64_t)bytes;
     if (rc == 0 && only == (a.n_pos == 2))
@@ -173,8 +243,11 @@ int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua)
                                          : "name DST, or give --explain");
     if (rc == 0)
         rc = open_job(&j, a.pos[0], recipe, lua, &err);
+    if (rc == 0 && text && !only)
+        rc = calibrate(&j, a.pos[0], text, (int32_t)n_token, &err);
     if (rc == 0)
         rc = run(&j, only ? NULL : a.pos[1], recipe, &err);
+    mc_calib_free(j.calib);
     mc_recipe_free(j.recipe);
     mc_ckpt_close(j.src);
     return rc < 0 ? mc_cli_fail(&err) : 0;

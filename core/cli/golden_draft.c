@@ -31,7 +31,7 @@ static int run_both(struct draft_ctx *x, const int32_t *ids, int64_t n,
                     const int32_t *out, int64_t n_out, const float **logits,
                     struct mc_err *err)
 {
-    const struct mc_pass_watch watch = {on_layer, x};
+    const struct mc_pass_watch watch = {.on_layer = on_layer, .ctx = x};
     int rc;
 
     mc_solo_reset(x->r->solo);

@@ -183,7 +183,7 @@ int mc_golden_layers(struct mc_golden_job *r, const char *file, struct mc_err *e
     for (x.c = c; rc == 0; x.i++) {
         int64_t last;
         const int32_t *ids = mc_golden_tensor(c, "I32", &x.n, &last, "p%d.ids", x.i, 0);
-        const struct mc_pass_watch watch = {on_layer, &x};
+        const struct mc_pass_watch watch = {.on_layer = on_layer, .ctx = &x};
         const float *logits;
 
         if (!ids || x.n > MC_GOLDEN_ROWS)

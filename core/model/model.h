@@ -118,6 +118,8 @@ void mc_pass_close(struct mc_pass *p);
 struct mc_pass_watch {
     void (*on_layer)(void *ctx, int32_t layer);
     void *ctx;
+    /* Or NULL: after each operation, with the params that it was bound to. */
+    void (*on_op)(void *ctx, const struct mc_op *op, const void *params);
 };
 int mc_pass_forward(struct mc_pass *p, struct mc_stream *s,
                     const struct mc_pass_watch *w);

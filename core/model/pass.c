@@ -244,8 +244,10 @@ static int run(const struct mc_list *l, int32_t n, struct mc_stream *s,
 
         if (b->op)
             rc = b->op->run(s, b->params);
-        else if (w)
+        else if (w && w->on_layer)
             w->on_layer(w->ctx, b->layer);
+        if (b->op && w && w->on_op && rc == 0)
+            w->on_op(w->ctx, b->op, b->params);
     }
     return rc;
 }

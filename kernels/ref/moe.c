@@ -1,8 +1,8 @@
 /* moe.c - route and moe: which experts a row goes to, and what they make of it.
  *
- * A row is worked off on its own, place by place, so that neither the batch nor the lists
- * by expert (which are for bodies that read an expert's weights once for all of its rows)
- * have a part in its sums. Owns nothing; bodies run on a stream's threads. */
+ * A row's sums are its own, place by place: the lists by expert, which are for bodies
+ * that read an expert's weights once for all of its rows, only say where a place's mid
+ * lies. Owns nothing; bodies run on a stream's threads. */
 #include <math.h>
 #include <string.h>
 
@@ -138,8 +138,8 @@ static int moe_need(const struct mc_moe_p *p, struct mc_need *need, const char *
         no = mc_ref_mul_refuse(&p->mid, &p->down.w);
     if (!no && (p->gate.w.n != p->mid.k || p->up.w.n != p->mid.k))
         no = "moe: the rows of gate and up are not the columns of down";
-    if (!no && p->top_k < 1)
-        no = "moe: top_k below 1";
+    if (!no && (p->top_k < 1 || p->top_k > MAX_E))
+        no = "moe: top_k below 1 or above 1024";
     return no ? mc_refuse(why, no) : 0;
 }
 
@@ -148,18 +148,19 @@ static int32_t min(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-/* Row `at` of mid: what its expert makes of row t, before down. */
-static void mid_row(const struct mc_moe_p *p, int32_t t, int32_t at)
+/* Row i of mid: what the expert of place order[i] makes of its row, before down. */
+static void mid_row(const struct mc_moe_p *p, int32_t i)
 {
+    int32_t at = p->order[i];
     struct mc_w gate = mc_ws_at(&p->gate, p->ids[at]), up = mc_ws_at(&p->up, p->ids[at]);
     float mid[MC_REF_COLS], buf[MC_REF_MAX_K];
-    const float *x = mc_ref_act_row(&p->act, t, buf);
+    const float *x = mc_ref_act_row(&p->act, at / p->top_k, buf);
     int32_t n0, n;
 
     for (n0 = 0; n0 < p->mid.k; n0 += n) {
         n = min(p->mid.k - n0, MC_REF_COLS);
         mc_ref_glu_cols(x, &gate, &up, n0, n, mid);
-        mc_ref_act_put(&p->mid, at, n0, n, mid);
+        mc_ref_act_put(&p->mid, i, n0, n, mid);
     }
 }
 
@@ -168,8 +169,19 @@ static float sigmoid(float x)
     return 1 / (1 + expf(-x));
 }
 
+/* Where the mids of row t's places lie. */
+static void find_mids(const struct mc_moe_p *p, int32_t t, int32_t *where)
+{
+    int32_t n = *p->n_live * p->top_k, i;
+
+    for (i = 0; i < n; i++)
+        if (p->order[i] / p->top_k == t)
+            where[p->order[i] % p->top_k] = i;
+}
+
 /* Columns [n0, n0+n) of row t of y. */
-static void down_cols(const struct mc_moe_p *p, int32_t t, int32_t n0, int32_t n)
+static void down_cols(const struct mc_moe_p *p, int32_t t, const int32_t *where,
+                      int32_t n0, int32_t n)
 {
     float *y = (float *)p->y + (int64_t)t * p->down.w.n + n0;
     const float *add = p->add ? (const float *)p->add + (int64_t)t * p->down.w.n + n0
@@ -183,7 +195,7 @@ static void down_cols(const struct mc_moe_p *p, int32_t t, int32_t n0, int32_t n
         int32_t at = t * p->top_k + place;
         struct mc_w down = mc_ws_at(&p->down, p->ids[at]);
 
-        mc_ref_dots(mc_ref_act_row(&p->mid, at, buf), &down, n0, n, d);
+        mc_ref_dots(mc_ref_act_row(&p->mid, where[place], buf), &down, n0, n, d);
         for (i = 0; i < n; i++)
             y[i] += p->weights[at] * d[i];
     }
@@ -191,23 +203,32 @@ static void down_cols(const struct mc_moe_p *p, int32_t t, int32_t n0, int32_t n
         y[i] += add[i] * g;
 }
 
-static void moe_rows(void *ctx, int64_t t0, int64_t t1, int lane)
+static void mid_rows(void *ctx, int64_t i0, int64_t i1, int lane)
+{
+    int64_t i;
+
+    (void)lane;
+    for (i = i0; i < i1; i++)
+        mid_row(ctx, (int32_t)i);
+}
+
+static void down_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct mc_moe_p *p = ctx;
-    int32_t t, place, n0, h = p->down.w.n;
+    int32_t t, n0, h = p->down.w.n, where[MAX_E];
 
     (void)lane;
     for (t = (int32_t)t0; t < t1; t++) {
-        for (place = 0; place < p->top_k; place++)
-            mid_row(p, t, t * p->top_k + place);
+        find_mids(p, t, where);
         for (n0 = 0; n0 < h; n0 += MC_REF_COLS)
-            down_cols(p, t, n0, min(h - n0, MC_REF_COLS));
+            down_cols(p, t, where, n0, min(h - n0, MC_REF_COLS));
     }
 }
 
 static int moe(struct mc_par *par, const struct mc_moe_p *p)
 {
-    mc_par_for(par, *p->n_live, 1, moe_rows, (void *)p);
+    mc_par_for(par, (int64_t)*p->n_live * p->top_k, 1, mid_rows, (void *)p);
+    mc_par_for(par, *p->n_live, 1, down_rows, (void *)p);
     return 0;
 }
 

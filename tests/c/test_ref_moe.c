@@ -345,6 +345,17 @@ static void moe_want(const struct experts *m, const float *x, const int32_t *ids
 }
 
 /* 2e-6: sums of some hundred f32 terms below 1. */
+/* The places in the order of their experts, as route leaves them. */
+static void order_of(const int32_t *ids, int32_t n, int32_t *order)
+{
+    int32_t at = 0, e, i;
+
+    for (e = 0; e < E; e++)
+        for (i = 0; i < n; i++)
+            if (ids[i] == e)
+                order[at++] = i;
+}
+
 static void ref_moe_is_its_definition_and_reads_only_chosen_experts(void **state)
 {
     static const bool used[E] = {true, false, true, true, true, false};
@@ -356,12 +367,13 @@ static void ref_moe_is_its_definition_and_reads_only_chosen_experts(void **state
     float *x = randoms(ROWS * H, 1, &seed), *add = randoms(ROWS * H, 1, &seed);
     float *w = randoms(ROWS * K, 0.5f, &seed), *gate = randoms(ROWS, 1, &seed);
     float y[ROWS * H], mid[ROWS * K * I], one[H];
-    int32_t ids[ROWS * K], rows = ROWS, t, j, how;
+    int32_t ids[ROWS * K], order[ROWS * K], rows = ROWS, t, j, how;
     struct mc_moe_p p = {.n_live = &rows,
                          .cap = ROWS,
                          .top_k = K,
                          .act = {.x = x, .k = H, .layout = MC_A_F32},
                          .ids = ids,
+                         .order = order,
                          .weights = w,
                          .gate = m.ws[0],
                          .up = m.ws[1],
@@ -373,6 +385,7 @@ static void ref_moe_is_its_definition_and_reads_only_chosen_experts(void **state
     for (t = 0; t < ROWS; t++)
         for (j = 0; j < K; j++)
             ids[t * K + j] = from[(t + j * (1 + t % 3)) % 4];
+    order_of(ids, ROWS * K, order);
     for (how = 0; how < 3; how++) {
         p.add = how > 0 ? add : NULL;
         p.add_gate = how > 1 ? gate : NULL;
@@ -389,6 +402,7 @@ static void ref_moe_is_its_definition_and_reads_only_chosen_experts(void **state
     rows = 1; /* row 7 alone: the same bits */
     p.act.x = x + 7 * H;
     p.ids = ids + 7 * K;
+    order_of(p.ids, K, order);
     p.weights = w + 7 * K;
     p.add = add + 7 * H;
     p.add_gate = gate + 7;
@@ -413,7 +427,7 @@ static void ref_moe_rounds_its_middle(void **state)
     float *x = randoms(H, 1, &seed), s[K * I / 32], bf[K * I / 32], y[H],
           w[K] = {0.5f, -2, 0.25f};
     int16_t mid[K * I];
-    int32_t ids[K] = {3, 0, 5}, one = 1, c, i, j;
+    int32_t ids[K] = {3, 0, 5}, order[K] = {1, 0, 2}, one = 1, c, i, j;
 
     (void)state;
     kern_run(&k, moe,
@@ -422,6 +436,7 @@ static void ref_moe_rounds_its_middle(void **state)
               .top_k = K,
               .act = {.x = x, .k = H, .layout = MC_A_F32},
               .ids = ids,
+              .order = order,
               .weights = w,
               .gate = m.ws[0],
               .up = m.ws[1],
@@ -433,8 +448,8 @@ static void ref_moe_rounds_its_middle(void **state)
 
         for (j = 0; j < K; j++)
             for (i = 0; i < I; i++)
-                want += (double)w[j] * mid[j * I + i] * s[(j * I + i) / 32] *
-                        m.down[ids[j] * (H * I + 5) + c * I + i];
+                want += (double)w[order[j]] * mid[j * I + i] * s[(j * I + i) / 32] *
+                        m.down[ids[order[j]] * (H * I + 5) + c * I + i];
         assert_float_equal(y[c], want, 2e-6);
     }
     free(x);

@@ -180,6 +180,38 @@ def test_the_result_is_served_and_predicts_nearly_as_well():
             assert got != src and got < src * most, (recipe, got, src)
 
 
+def test_a_text_teaches_which_columns_matter():
+    with Dir() as d:
+        src = MODELS + "tiny-llama"
+        with open(d + "/text", "w") as f:
+            f.write(open("tests/corpus/heldout.txt").read()[:60000])
+        with open(d + "/rest", "w") as f:
+            f.write(open("tests/corpus/heldout.txt").read()[60000:])
+
+        def distance(path):
+            rc, out, err = mascon("eval", path, "--text", d + "/rest", "--against", src, "--json")
+            assert rc == 0, err
+            return json.loads(out)["kl"]
+
+        compress(src, d + "/plain", "--recipe", "int4-all")
+        out = compress(src, d + "/taught", "--recipe", "int4-all", "--calibrate", d + "/text")
+        assert out[0]["calibrated_tokens"] == 16384, out[0]
+        assert distance(d + "/taught") < 0.97 * distance(d + "/plain")
+        rc, _, err = mascon("compress", src, d + "/o", "--calibrate", d + "/none")
+        assert rc == 1 and "holds no text" in err, err
+
+
+def test_every_expert_is_counted():
+    with Dir() as d:
+        with open(d + "/text", "w") as f:
+            f.write(open("tests/corpus/heldout.txt").read()[:8000])
+        out = compress(MODELS + "tiny-qwen3-moe", d + "/out", "--calibrate", d + "/text")
+        seen = out[0]
+        assert seen["experts"] == 4 * 8 and seen["unseen"] == 0, seen
+        rows = seen["mean_rows"] * seen["experts"]
+        assert abs(rows - seen["calibrated_tokens"] * 4 * 2) < 10, seen  # layers, top 2
+
+
 def test_others_read_it():
     python = os.environ.get("MASCON_TORCH_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import torch, compressed_tensors, safetensors"],

@@ -1,0 +1,38 @@
+/* calibrate.h - how much each column of each matrix matters, seen on a text.
+ *
+ * A matrix's error in column k is multiplied by the inputs of column k: the mean square
+ * of those over a text is the weight that the column's squared error gets when scales are
+ * looked for (struct mc_encode.importance). The text goes through the model in windows of
+ * 512 tokens; of an expert only rows that were sent to it count.
+ * OWNS its sums. THREAD: made by one, then read by all. */
+#ifndef MC_COMPRESS_CALIBRATE_H
+#define MC_COMPRESS_CALIBRATE_H
+
+#include "core/base/err.h"
+#include "core/model/model.h"
+#include "core/model/tokenizer.h"
+
+struct mc_calib;
+
+/* n_token at most so many of the text's tokens are used; less than one window is an
+ * error. Host backends only. */
+int mc_calib_run(const struct mc_model *m, const struct mc_tok *tok, const char *path,
+                 int32_t n_token, struct mc_calib **out, struct mc_err *err);
+void mc_calib_free(struct mc_calib *c);
+
+/* [columns], their mean 1; NULL where the text never reached the matrix, or where it is
+ * used in another form than it is stored in (kv_b). Matches mc_press.importance. */
+const float *mc_calib_importance(void *calib, const char *module, int32_t columns);
+
+/* What experts saw. each is called for every expert matrix that no row reached. */
+struct mc_calib_seen {
+    int32_t n_token;
+    int32_t n_expert;          /* experts, over all layers */
+    int32_t n_unseen;
+    int64_t least, most;       /* rows that an expert saw */
+    double mean;
+};
+void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
+                   void (*each)(void *ctx, const char *module), void *ctx);
+
+#endif
