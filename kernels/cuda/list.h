@@ -17,7 +17,7 @@
     K(k_page_init, 256, mc_cu_page_init)                                               \
     K(k_page_copy, 256, mc_cu_page_copy)                                               \
     K(k_page_check, 32, mc_page_check_p)                                               \
-    K(k_table_apply, 1024, mc_cu_table_apply)                                          \
+    K(k_table_apply, 256, mc_cu_table_apply)                                           \
     K(k_commit, 128, mc_commit_p)                                                      \
     K(k_embed, 256, mc_embed_p)                                                        \
     K(k_join, 256, mc_join_p)                                                          \

@@ -66,7 +66,7 @@ struct emu_traffic {
     uint64_t waves, waves_min;
 };
 bool emu_watches(void);          /* whether this build has the hooks */
-void emu_count(bool on);         /* this thread's launches; on clears */
+void emu_count(bool on);         /* launches from now on; on clears */
 struct emu_traffic emu_counted(void);
 
 /* ---- the inside: what emu_dev.h and watch.c see ------------------------------------ */

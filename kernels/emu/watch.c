@@ -8,7 +8,8 @@
  * __syncwarp; a shuffle orders nothing. Found: accesses that race, reads of what nobody
  * wrote, accesses outside, misaligned ones. Global memory is only counted.
  *
- * OWNS: the counts of an OS thread. THREAD: each its own. */
+ * OWNS: the counts. THREAD: any; counted launches are one thread's at a time, and who reads
+ * the counts has waited for them. */
 #define _GNU_SOURCE
 #include "kernels/emu/emu.h"
 
@@ -154,7 +155,7 @@ struct counts {
     uint32_t n_site;
 };
 
-static __thread struct counts counts;
+static struct counts counts;
 
 static uint32_t distinct(uint64_t *v, uint32_t n)
 {

@@ -350,6 +350,71 @@ static void cuda_glu_is_silu_of_gate_times_up(void **state)
     kern_close(&ref);
 }
 
+/* Memory as a device gives it, which starts at a sector. */
+static struct mc_w pack_aligned(struct kern *k, const struct mc_disk *d)
+{
+    struct mc_pack_p p = {
+        .disk = *d, .w = {.layout = k->b->run_of(k->b, d->fmt), .n = d->n, .k = d->k}};
+    struct mc_need n;
+    const char *why;
+
+    assert_int_equal(k->b->op[MC_OP_pack]->need(&p, &n, &why), 0);
+    p.w.q = k->b->alloc(k->b, n.q);
+    p.w.scale = k->b->alloc(k->b, n.scale);
+    p.w.zero = k->b->alloc(k->b, n.zero);
+    kern_run(k, pack, p);
+    return p.w;
+}
+
+/* A warp's reads are whole sectors, each once; sums meet few banks twice. */
+static void cuda_linear_reads_whole_sectors(void **state)
+{
+    struct kern cu = cuda_open(), ref = kern_ref(1, -1);
+    uint64_t seed = 29;
+    int32_t one = 1;
+
+    (void)state;
+    if (!emu_watches()) {
+        print_message("a sanitizer build counts nothing\n");
+        skip();
+    }
+    for (int32_t i = 0; i < 7; i++) {
+        struct mc_disk d = disk_of(&kinds[i], 64, 512, &seed);
+        struct mc_w w = pack_aligned(&cu, &d);
+        struct mc_act a = acts(&ref, kinds[i].act, 1, 512, &seed), at = a;
+        struct emu_traffic t;
+        float *y = cu.b->alloc(cu.b, 256);
+
+        at.x = cu.b->alloc(cu.b, 1024);
+        memcpy(at.x, a.x, a.layout == MC_A_BF16 ? 1024 : 512);
+        emu_count(true);
+        kern_run(&cu, linear,
+                 {.n_live = &one,
+                  .cap = 1,
+                  .n_w = 1,
+                  .act = at,
+                  .w = {w},
+                  .y = {y},
+                  .pitch = {64},
+                  .y_dt = MC_F32});
+        emu_count(false);
+        t = emu_counted();
+        if (t.sectors != t.sectors_min || t.waves * 10 > t.waves_min * 15 ||
+            t.global_bytes < 64 * 512 / 2)
+            fail_msg("%s: %llu bytes in %llu sectors, %llu would do; %llu waves for %llu",
+                     kinds[i].fmt, (unsigned long long)t.global_bytes,
+                     (unsigned long long)t.sectors, (unsigned long long)t.sectors_min,
+                     (unsigned long long)t.waves, (unsigned long long)t.waves_min);
+        cu.b->release(cu.b, w.q, 0), cu.b->release(cu.b, w.scale, 0);
+        cu.b->release(cu.b, w.zero, 0), cu.b->release(cu.b, y, 0);
+        cu.b->release(cu.b, at.x, 0);
+        ops_act_free(&a);
+        ops_disk_free(&d);
+    }
+    kern_close(&cu);
+    kern_close(&ref);
+}
+
 /* ---- rows -------------------------------------------------------------------------- */
 
 static void cuda_embed_decodes_rows(void **state)
@@ -510,6 +575,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cuda_pack_takes_slices),
     cmocka_unit_test(cuda_linear_rows_do_not_depend_on_the_batch),
     cmocka_unit_test(cuda_glu_is_silu_of_gate_times_up),
+    cmocka_unit_test(cuda_linear_reads_whole_sectors),
     cmocka_unit_test(cuda_embed_decodes_rows),
     cmocka_unit_test(cuda_quant_rounds_as_the_oracle),
     cmocka_unit_test(cuda_join_adds_and_norms),
