@@ -369,7 +369,7 @@ static struct mc_w pack_aligned(struct kern *k, const struct mc_disk *d)
 /* A warp's reads are whole sectors, each once; sums meet few banks twice. */
 static void cuda_linear_reads_whole_sectors(void **state)
 {
-    struct kern cu = cuda_open(), ref = kern_ref(1, -1);
+    struct kern cu, ref;
     uint64_t seed = 29;
     int32_t one = 1;
 
@@ -378,6 +378,8 @@ static void cuda_linear_reads_whole_sectors(void **state)
         print_message("a sanitizer build counts nothing\n");
         skip();
     }
+    cu = cuda_open();
+    ref = kern_ref(1, -1);
     for (int32_t i = 0; i < 7; i++) {
         struct mc_disk d = disk_of(&kinds[i], 64, 512, &seed);
         struct mc_w w = pack_aligned(&cu, &d);
