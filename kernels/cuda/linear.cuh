@@ -249,7 +249,7 @@ MC_DEV void mc_sums(float (&acc)[P][NT][4], const panel (&w)[P], const struct mc
                     int32_t t0, int32_t live)
 {
     /* Units in flight, as registers allow. */
-    constexpr int AHEAD = F::TILES * P * NT > 16 ? 1 : F::TILES * P > 1 ? 2 : 4;
+    constexpr int AHEAD = F::TILES * P * NT >= 16 ? 1 : F::TILES * P > 1 ? 2 : 4;
     int32_t n = x.k / (MC_CU_TILE * F::TILES), g = mc_lane() / 4;
 
     for (int32_t u0 = mc_warp(); u0 < n; u0 += AHEAD * N_WARP) {
