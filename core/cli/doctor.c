@@ -56,7 +56,7 @@ static void look_at_cuda(struct doctor *d)
     struct mc_backend *be = mc_cuda_open(&o, &why);
 
     if (be)
-        say(d, OK, "cuda", "backend cuda runs here: %s", be->name);
+        say(d, OK, "cuda", "backend cuda runs here: %s", be->what);
     else
         say(d, LACK, "cuda", "%s; --backend cuda is refused, cpu (the default) needs nothing",
             why ? why : "it can't be opened");

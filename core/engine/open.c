@@ -34,21 +34,24 @@ static uint64_t default_pool(const struct mc_engine *e, int64_t page_bytes)
     return enough < quarter ? enough : quarter;
 }
 
-/* The pages, what is kept of each on the host, and the weights must fit in memory: overcommitted
- * they would be granted, and the process killed when they fill. */
+/* The pages, what is kept of each on the host, and the weights must fit in memory:
+ * overcommitted they would be granted, and the process killed when they fill. (A device
+ * grants no more than it has: there pages and weights are its own affair.) */
 static int check_pool(const struct mc_engine *e, struct mc_err *err)
 {
     const double gib = 1 << 30;
     double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    double pages = (double)e->dev.kv.n_page * (double)e->dev.kv.page_stride;
+    bool device = strcmp(e->be->name, "cuda") == 0;
+    double pages = device ? 0 : (double)e->dev.kv.n_page * (double)e->dev.kv.page_stride;
     double records = (double)mc_kv_record_bytes(e->dev.kv.n_page);
-    double weights = (double)e->model.mem.bytes;
+    double weights = device ? 0 : (double)e->model.mem.bytes;
 
     if (pages + records + weights <= have)
         return 0;
     return mc_fail_param(err, MC_EARG, "kv-memory",
-                         "--kv-memory: %.1f GiB of pages, %.1f GiB of records of them and %.1f "
-                         "GiB of weights are more than this machine's %.1f GiB of memory",
+                         "--kv-memory: %.1f GiB of pages, %.1f GiB of records of them and "
+                         "%.1f GiB of weights are more than this machine's %.1f GiB of "
+                         "memory",
                          pages / gib, records / gib, weights / gib, have / gib);
 }
 

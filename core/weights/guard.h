@@ -1,9 +1,9 @@
 /* guard.h - a mapped file that shrinks, or that the disk can't give, is an error and no
  * crash.
  *
- * Reading a page that its file no longer has raises SIGBUS on the thread that reads. Over a
- * guarded range the handler puts zeros from that page to the range's end, and notes it:
- * the reader goes on and finds no sense or a wrong sum, and who opened the file asks
+ * Reading a page that its file no longer has raises SIGBUS on the thread that reads. Over
+ * a guarded range the handler puts zeros from that page to the range's end, and notes
+ * it: the reader goes on and finds no sense or a wrong sum, and who opened the file asks
  * mc_guard_broken before it trusts what was read. THREAD: any; threads must not block
  * SIGBUS (mc_thread_run and mc_thread_start leave it open). */
 #ifndef MC_WEIGHTS_GUARD_H
