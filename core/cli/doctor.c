@@ -1,9 +1,9 @@
 /* doctor.c - `mascon doctor [MODEL]`: what this machine can do, and what a model needs.
  *
  * One line a finding: "ok", or "no" with what is missing and what fixes it. With MODEL
- * everything is loaded, so that what would be refused is said with its reason. Exit 1 when
- * what is asked for does not work; a CPU alone is enough for status 0. OWNS nothing after
- * it returns. THREAD: main. */
+ * everything is loaded, so that what would be refused is said with its reason. Exit 1
+ * when what is asked for does not work; a CPU alone is enough for status 0. OWNS nothing
+ * after it returns. THREAD: main. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -98,8 +98,8 @@ static void look_at_limits(struct doctor *d)
     say(d, OK, "memory", "%.1f GiB; the KV pool takes a quarter at most unless "
         "--kv-memory says otherwise", gib);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-        say(d, files.rlim_max >= 2048 ? OK : BAD, "files", "%llu open files are allowed%s",
-            (unsigned long long)files.rlim_max,
+        say(d, files.rlim_max >= 2048 ? OK : BAD, "files",
+            "%llu open files are allowed%s", (unsigned long long)files.rlim_max,
             files.rlim_max >= 2048 ? ""
                                    : ": raise it (ulimit -Hn, LimitNOFILE=) for many "
                                      "clients");
@@ -116,8 +116,9 @@ static void describe_blocks(struct doctor *d, const struct mc_config *cfg)
         index += cfg->layer[i] & MC_LAYER_INDEX ? 1 : 0;
     }
     if (cfg->attn == MC_ATTN_MLA)
-        say(d, OK, "attention", "latents of %d + %d; indexers on %d layers choose %d positions",
-            cfg->kv_lora, cfg->rope_dim, index, cfg->index_topk);
+        say(d, OK, "attention",
+            "latents of %d + %d; indexers on %d layers choose %d positions", cfg->kv_lora,
+            cfg->rope_dim, index, cfg->index_topk);
     if (moe > 0)
         say(d, OK, "experts", "%d of %d a token, on %d layers; %d draft layers",
             cfg->top_k_expert, cfg->n_expert, moe, cfg->n_mtp);
@@ -174,7 +175,8 @@ static int look_at_files(struct doctor *d, const char *path, struct mc_err *err)
     if (rc == 0 && mc_tok_chat_template(tok, &n))
         say(d, OK, "template", "a chat template of %zu bytes", n);
     else if (rc == 0)
-        say(d, LACK, "template", "no chat template: /v1/chat/completions and mascon chat are "
+        say(d, LACK, "template",
+            "no chat template: /v1/chat/completions and mascon chat are "
             "refused; a chat_template.jinja beside config.json adds one");
     mc_tok_close(tok);
     mc_ckpt_close(c);

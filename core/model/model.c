@@ -17,13 +17,13 @@
 /* ---- one matrix -------------------------------------------------------------------- */
 
 int mc_load_find(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
-                 struct mc_disk *d)
+                 struct mc_disk *d, void **own)
 {
     char name[MC_TENSOR_NAME + 32];
     int rc;
 
     mc_tensor_name(t, l->m->cfg.prefix, e, name);
-    rc = mc_ckpt_matrix(l->c, name, d, l->err);
+    rc = mc_ckpt_matrix_own(l->c, name, d, own, l->err);
     if (rc == 0 && (d->n != t->n || d->k != t->k))
         rc = mc_fail(l->err, MC_EFORMAT, "%s is [%d, %d], the config says [%d, %d]", name,
                      d->n, d->k, t->n, t->k);
@@ -64,7 +64,7 @@ static bool same_act(struct mc_loader *l, const struct mc_tensor_spec *t, int32_
     if (!at)
         return true;
     mc_tensor_name(&other, l->m->cfg.prefix, e, name);
-    if (mc_ckpt_matrix(l->c, name, &mate, NULL) < 0)
+    if (mc_ckpt_matrix_own(l->c, name, &mate, NULL, NULL) < 0)
         return true; /* said when its turn comes */
     return be->act_of(be, be->run_of(be, mate.fmt)) ==
            be->act_of(be, be->run_of(be, d->fmt));
@@ -105,20 +105,17 @@ int mc_load_pack(struct mc_loader *l, const char *name, const struct mc_pack_p *
     return 0;
 }
 
-static int load_matrix(struct mc_loader *l, const struct mc_tensor_spec *t,
-                       struct mc_w *out)
+static int pack_matrix(struct mc_loader *l, const struct mc_tensor_spec *t,
+                       const struct mc_disk *d, struct mc_w *out)
 {
     struct mc_mem *mem = &l->m->mem;
     struct mc_need need = {0};
     struct mc_pack_p p;
-    struct mc_disk d;
-    int rc = mc_load_find(l, t, 0, &d);
+    int rc = mc_load_cut(l, t, d, &p);
 
-    if (rc == 0)
-        rc = mc_load_cut(l, t, &d, &p);
     if (rc < 0)
         return rc;
-    p.w.layout = mc_load_layout(l, t, 0, &d);
+    p.w.layout = mc_load_layout(l, t, 0, d);
     rc = mc_load_need(l, t->name, &p, &need);
     if (rc < 0)
         return rc;
@@ -129,6 +126,19 @@ static int load_matrix(struct mc_loader *l, const struct mc_tensor_spec *t,
         return mc_fail(l->err, MC_ENOMEM, "no memory for %s: %zu bytes", t->name, need.q);
     rc = mc_load_pack(l, t->name, &p);
     *out = p.w;
+    return rc;
+}
+
+static int load_matrix(struct mc_loader *l, const struct mc_tensor_spec *t,
+                       struct mc_w *out)
+{
+    struct mc_disk d;
+    void *own = NULL;
+    int rc = mc_load_find(l, t, 0, &d, &own);
+
+    if (rc == 0)
+        rc = pack_matrix(l, t, &d, out);
+    free(own);
     return rc;
 }
 

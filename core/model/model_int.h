@@ -14,9 +14,10 @@ struct mc_loader {
     struct mc_err *err;
 };
 
-/* Finds the matrix and checks that its shape is that of the spec. */
+/* Finds the matrix and checks that its shape is that of the spec. *own is to be freed when
+ * d was packed; own NULL: only the form is wanted. */
 int mc_load_find(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
-                 struct mc_disk *d);
+                 struct mc_disk *d, void **own);
 /* The rows and columns that this rank has of the spec's matrix. */
 int mc_load_cut(struct mc_loader *l, const struct mc_tensor_spec *t,
                 const struct mc_disk *d, struct mc_pack_p *p);

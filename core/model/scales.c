@@ -21,8 +21,8 @@ static int find_scale(struct mc_loader *l, int32_t i, char which, float *out)
         float x = 0;
         int rc;
 
-        snprintf(name, sizeof name, "%smodel.layers.%d.self_attn.%s%c_scale", l->m->cfg.prefix,
-                 i, inside[j], which);
+        snprintf(name, sizeof name, "%smodel.layers.%d.self_attn.%s%c_scale",
+                 l->m->cfg.prefix, i, inside[j], which);
         if (!mc_ckpt_find(l->c, name))
             continue;
         rc = mc_ckpt_vector(l->c, name, 1, &x, l->err);
@@ -31,8 +31,8 @@ static int find_scale(struct mc_loader *l, int32_t i, char which, float *out)
         if (!(x > 0) || !isfinite(x))
             return mc_fail(l->err, MC_EFORMAT, "%s is %g", name, (double)x);
         if (found && x != *out)
-            return mc_fail(l->err, MC_EFORMAT, "%s is %g, but the other name has %g", name,
-                           (double)x, (double)*out);
+            return mc_fail(l->err, MC_EFORMAT, "%s is %g, but the other name has %g",
+                           name, (double)x, (double)*out);
         *out = x;
         found = 1;
     }
@@ -54,7 +54,8 @@ static int load_scales(struct mc_loader *l, char which, float **out)
         have += rc > 0 && i < n;
     }
     if (rc >= 0 && have != 0 && have != n)
-        rc = mc_fail(l->err, MC_EFORMAT, "%c_scale is there for %d of %d layers", which, have, n);
+        rc = mc_fail(l->err, MC_EFORMAT, "%c_scale is there for %d of %d layers", which,
+                     have, n);
     if (rc >= 0 && have == n) {
         *out = mc_mem_put(&m->mem, host, (size_t)all * sizeof *host);
         rc = *out ? 0 : mc_fail(l->err, MC_ENOMEM, "no device memory for scales");
@@ -70,6 +71,7 @@ int mc_load_scales(struct mc_loader *l)
     if (rc == 0 && l->m->cfg.attn == MC_ATTN_GQA)
         rc = load_scales(l, 'v', &l->m->v_scale);
     if (rc == 0 && l->m->cfg.attn == MC_ATTN_GQA && !l->m->k_scale != !l->m->v_scale)
-        rc = mc_fail(l->err, MC_EFORMAT, "k_scale without v_scale, or the other way round");
+        rc = mc_fail(l->err, MC_EFORMAT,
+                     "k_scale without v_scale, or the other way round");
     return rc;
 }

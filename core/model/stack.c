@@ -67,13 +67,13 @@ static int stack_layout(struct mc_loader *l, const struct mc_tensor_spec *t,
                         uint16_t *out)
 {
     struct mc_disk first, d;
-    int rc = mc_load_find(l, t, 0, &first);
+    int rc = mc_load_find(l, t, 0, &first, NULL);
 
     if (rc < 0)
         return rc;
     *out = mc_load_layout(l, t, 0, &first);
     for (int32_t e = 1; e < t->count; e++) {
-        rc = mc_load_find(l, t, e, &d);
+        rc = mc_load_find(l, t, e, &d, NULL);
         if (rc < 0)
             return rc;
         if (!same_form(&first, &d) || mc_load_layout(l, t, e, &d) != *out)
@@ -82,30 +82,42 @@ static int stack_layout(struct mc_loader *l, const struct mc_tensor_spec *t,
     return 0;
 }
 
-int mc_load_experts(struct mc_loader *l, const struct mc_tensor_spec *t,
-                    struct mc_ws *out)
+/* Packs expert e to its place; the first takes the arena for all. */
+static int pack_expert(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
+                       const struct mc_disk *d, uint16_t layout, struct mc_ws *out)
 {
     struct mc_need need = {0};
     struct mc_pack_p p;
-    struct mc_disk d;
+    int rc = mc_load_cut(l, t, d, &p);
+
+    if (rc < 0)
+        return rc;
+    p.w.layout = layout;
+    rc = mc_load_need(l, t->name, &p, &need);
+    if (rc == 0 && e == 0) {
+        out->w = p.w;
+        rc = take_stack(l, t->name, &need, t->count, out);
+    }
+    if (rc < 0)
+        return rc;
+    p.w = member(out, e);
+    return mc_load_pack(l, t->name, &p);
+}
+
+int mc_load_experts(struct mc_loader *l, const struct mc_tensor_spec *t,
+                    struct mc_ws *out)
+{
     uint16_t layout;
     int rc = stack_layout(l, t, &layout);
 
     for (int32_t e = 0; e < t->count && rc == 0; e++) {
-        rc = mc_load_find(l, t, e, &d);
+        struct mc_disk d;
+        void *own = NULL;
+
+        rc = mc_load_find(l, t, e, &d, &own);
         if (rc == 0)
-            rc = mc_load_cut(l, t, &d, &p);
-        p.w.layout = layout;
-        if (rc == 0)
-            rc = mc_load_need(l, t->name, &p, &need);
-        if (rc == 0 && e == 0) {
-            out->w = p.w;
-            rc = take_stack(l, t->name, &need, t->count, out);
-        }
-        if (rc < 0)
-            return rc;
-        p.w = member(out, e);
-        rc = mc_load_pack(l, t->name, &p);
+            rc = pack_expert(l, t, e, &d, layout, out);
+        free(own);
     }
     return rc;
 }
@@ -154,7 +166,8 @@ int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t,
     size_t widest = (size_t)(nope > v ? nope : v) * (size_t)k;
     float *x = malloc(widest * sizeof *x), *row = malloc((size_t)k * sizeof *row);
     struct mc_disk d;
-    int rc = mc_load_find(l, t, 0, &d);
+    void *own = NULL;
+    int rc = mc_load_find(l, t, 0, &d, &own);
 
     if (rc == 0 && (!x || !row))
         rc = mc_fail(l->err, MC_ENOMEM, "no memory for %s", t->name);
@@ -174,6 +187,7 @@ int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t,
     }
     if (rc == 0)
         mc_ckpt_drop(l->c, d.q, mc_disk_bytes(d.fmt, d.n, d.k));
+    free(own);
     free(x);
     free(row);
     return rc;

@@ -44,7 +44,8 @@ static const char *after(const struct mc_tensor_spec *t, const char *s)
 /* A part of a matrix: its one suffix. Biases are vectors of their own. */
 static bool is_part(const char *rest)
 {
-    return rest[0] == '.' && rest[1] && !strchr(rest + 1, '.') && strcmp(rest, ".bias") != 0;
+    return rest[0] == '.' && rest[1] && !strchr(rest + 1, '.') &&
+           strcmp(rest, ".bias") != 0;
 }
 
 static bool known(const struct layer_specs *l, const char *name)
@@ -131,13 +132,18 @@ static int judge(const struct mc_config *cfg, struct layer_specs *l, const char 
     if (known(l, name + strlen(cfg->prefix)) || is_known_elsewhere(rest))
         return 0;
     if (is_bias(l, name + strlen(cfg->prefix)))
-        return mc_fail(err, MC_EFORMAT, "%.110s is there, but config.json gives this matrix of "
-                       "a %s no bias", name, cfg->family);
+        return mc_fail(err, MC_EFORMAT,
+                       "%.110s is there, but config.json gives this matrix of "
+                       "a %s no bias",
+                       name, cfg->family);
     if (layer >= 0 && starts(rest, "self_attn.indexer."))
-        return mc_fail(err, MC_EFORMAT, "%.110s is there, but indexer_types says that layer %d "
-                       "owns no indexer", name, layer);
-    if (starts(rest, "lm_head.") || (layer >= cfg->n_layer && (starts(rest, "embed_tokens.") ||
-                                                               starts(rest, "shared_head.head.")))) {
+        return mc_fail(err, MC_EFORMAT,
+                       "%.110s is there, but indexer_types says that layer %d "
+                       "owns no indexer",
+                       name, layer);
+    if (starts(rest, "lm_head.") ||
+        (layer >= cfg->n_layer &&
+         (starts(rest, "embed_tokens.") || starts(rest, "shared_head.head.")))) {
         out->copies++;
         return 0;
     }
@@ -160,11 +166,14 @@ static int check_declared(const struct mc_ckpt *c, const struct mc_config *cfg,
     for (int32_t i = 0; i < mc_ckpt_n(c); i++) {
         const char *t = mc_ckpt_at(c, i)->dtype;
 
-        stored += strcmp(t, "F8_E4M3") == 0 || strcmp(t, "U8") == 0 || strcmp(t, "I32") == 0;
+        stored += strcmp(t, "F8_E4M3") == 0 || strcmp(t, "U8") == 0 ||
+                  strcmp(t, "I32") == 0;
     }
     if (method && stored == 0)
-        return mc_fail(err, MC_EFORMAT, "quantization_config says %s, but no tensor of this %s "
-                       "is stored so: all are plain floats", method, cfg->family);
+        return mc_fail(err, MC_EFORMAT,
+                       "quantization_config says %s, but no tensor of this %s "
+                       "is stored so: all are plain floats",
+                       method, cfg->family);
     return 0;
 }
 
@@ -189,13 +198,16 @@ int mc_strangers_check(const struct mc_ckpt *c, const struct mc_config *cfg,
     if (rc < 0)
         return rc;
     if (s.images > 0)
-        mc_info("model", "%d tensors of images are not loaded: text alone is served", s.images);
+        mc_info("model", "%d tensors of images are not loaded: text alone is served",
+                s.images);
     if (s.drafts > 0)
         mc_info("model", "%d tensors of draft layers are not loaded", s.drafts);
     if (s.copies > 0)
-        mc_info("model", "%d copies of the embedding or the head are not loaded", s.copies);
+        mc_info("model", "%d copies of the embedding or the head are not loaded",
+                s.copies);
     if (s.unknown > 0)
-        mc_warn("model", "%d tensors have no part in a %s and are not loaded, the first is %s",
+        mc_warn("model",
+                "%d tensors have no part in a %s and are not loaded, the first is %s",
                 s.unknown, cfg->family, s.first);
     return 0;
 }

@@ -1,27 +1,41 @@
-/* matrix.c - finds the tensors that together store one matrix, and checks that they agree.
+/* matrix.c - finds the tensors that together store one matrix, and checks that they
+ * agree.
  *
  * Owns nothing: a struct mc_disk points into the maps. THREAD: any, after opening.
  *
  * Which layout a module has is decided by the tensors that exist, never by the `ignore`
  * patterns of quantization_config; but what that does declare (group sizes, block sizes,
  * symmetry) must be what the tensors say, since a wrong group size reads plausible
- * nonsense. Always true of a matrix handed out: n, k > 0; q has exactly the bytes of n rows
- * of k columns; scale and zero have one entry a row and group, or a block; each part is
- * aligned to its elements; no part of the module was left unused. */
+ * nonsense. Always true of a matrix handed out: n, k > 0; q has exactly the bytes of n
+ * rows of k columns; scale and zero have one entry a row and group, or a block; each part
+ * is aligned to its elements; no part of the module was left unused. */
 #include <math.h>
 #include <string.h>
 
+#include "core/weights/auto4.h"
 #include "core/weights/ckpt_int.h"
 
 enum part {
-    P_WEIGHT, P_PACKED, P_SCALE, P_SCALE_INV, P_SCALE_2, P_GLOBAL, P_SHAPE, P_ZERO, P_G_IDX,
-    P_QWEIGHT, P_SCALES, N_PART,
+    P_WEIGHT,
+    P_PACKED,
+    P_SCALE,
+    P_SCALE_INV,
+    P_SCALE_2,
+    P_GLOBAL,
+    P_SHAPE,
+    P_ZERO,
+    P_G_IDX,
+    P_QWEIGHT,
+    P_QZEROS,
+    P_SCALES,
+    P_AUTO_G_IDX,
+    N_PART,
 };
 
 static const char *const suffix[N_PART] = {
     "weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_scale_2",
     "weight_global_scale", "weight_shape", "weight_zero_point", "weight_g_idx", "qweight",
-    "scales",
+    "qzeros", "scales", "g_idx",
 };
 
 struct module {
@@ -29,6 +43,8 @@ struct module {
     const char *name;
     const struct mc_stored *part[N_PART];
     unsigned used; /* bit i: part i is what the layout needs */
+    bool convert;  /* another order may be turned to one of ours, */
+    void **own;    /* to here; NULL: only its form is asked */
 };
 
 /* quantization_config, which Kimi's files have inside text_config. May be NULL. */
@@ -73,9 +89,9 @@ static int fail_shape(const struct module *m, enum part p, const char *want, int
     char have[64];
 
     return mc_fail(err, MC_EFORMAT,
-                   "%.110s.%s has shape %s, want %s (N %lld, K %lld, group %lld)", m->name,
-                   suffix[p], shape_text(m->part[p], have, sizeof have), want, (long long)n,
-                   (long long)k, (long long)group);
+                   "%.110s.%s has shape %s, want %s (N %lld, K %lld, group %lld)",
+                   m->name, suffix[p], shape_text(m->part[p], have, sizeof have), want,
+                   (long long)n, (long long)k, (long long)group);
 }
 
 static bool shape_is(const struct mc_stored *t, int64_t rows, int64_t cols)
@@ -105,12 +121,14 @@ static int use(struct module *m, enum part p, const char *dtypes, size_t align,
     if (!t)
         return mc_fail(err, MC_EFORMAT, "%.110s has no %s", m->name, suffix[p]);
     if (!one_of(t->dtype, dtypes))
-        return mc_fail(err, MC_EUNSUP, "%.110s.%s has dtype %s, want %s", m->name, suffix[p],
-                       t->dtype, dtypes);
+        return mc_fail(err, MC_EUNSUP, "%.110s.%s has dtype %s, want %s", m->name,
+                       suffix[p], t->dtype, dtypes);
     if ((uintptr_t)t->data % align != 0)
-        return mc_fail(err, MC_EUNSUP,
-                       "%.110s.%s is not aligned to %zu bytes in its file: save it again with "
-                       "a current safetensors", m->name, suffix[p], align);
+        return mc_fail(
+            err, MC_EUNSUP,
+            "%.110s.%s is not aligned to %zu bytes in its file: save it again with "
+            "a current safetensors",
+            m->name, suffix[p], align);
     m->used |= 1u << p;
     return 0;
 }
@@ -149,7 +167,7 @@ static int set_size(const struct module *m, struct mc_disk *d, int64_t n, int64_
     return 0;
 }
 
-/* ---- plain and ggml ------------------------------------------------------------------ */
+/* ---- plain and ggml ---------------------------------------------------------------- */
 
 static int plain(struct module *m, struct mc_disk *d, struct mc_err *err)
 {
@@ -167,7 +185,7 @@ static int plain(struct module *m, struct mc_disk *d, struct mc_err *err)
     return rc < 0 ? rc : set_size(m, d, t->dim[0], t->dim[1], err);
 }
 
-/* ---- fp8 ----------------------------------------------------------------------------- */
+/* ---- fp8 --------------------------------------------------------------------------- */
 
 /* A declared pair of block sides, else 128 x 128. */
 static void block_sides(const json_t *pair, struct mc_disk *d)
@@ -187,7 +205,8 @@ static const json_t *block_structure(const struct mc_ckpt *c)
     const char *key;
 
     json_object_foreach (groups, key, g) {
-        const json_t *b = json_object_get(json_object_get(g, "weights"), "block_structure");
+        const json_t *b = json_object_get(json_object_get(g, "weights"),
+                                          "block_structure");
 
         if (json_is_array(b))
             return b;
@@ -221,20 +240,22 @@ static int fp8(struct module *m, struct mc_disk *d, struct mc_err *err)
         d->block_k = d->k;
         return 0;
     }
-    if (p == P_SCALE && (shape_is(s, n, 1) || (s->n_dim == 1 && s->dim[0] == n))) { /* a row */
+    if (p == P_SCALE &&
+        (shape_is(s, n, 1) || (s->n_dim == 1 && s->dim[0] == n))) { /* a row */
         d->block_n = 1;
         d->block_k = d->k;
         return 0;
     }
     block_sides(p == P_SCALE_INV ? json_object_get(declared(m->c), "weight_block_size")
                                  : block_structure(m->c), d);
-    if (!shape_is(s, (n + d->block_n - 1) / d->block_n, (k + d->block_k - 1) / d->block_k))
+    if (!shape_is(s, (n + d->block_n - 1) / d->block_n,
+                  (k + d->block_k - 1) / d->block_k))
         return fail_shape(m, p, p == P_SCALE ? "[1], [N,1] or one a block"
                                              : "one a block", n, k, d->block_k, err);
     return 0;
 }
 
-/* ---- int4 ---------------------------------------------------------------------------- */
+/* ---- int4 -------------------------------------------------------------------------- */
 
 /* weight_shape: two I32 or I64. */
 static int read_shape(struct module *m, int64_t out[2], struct mc_err *err)
@@ -270,9 +291,10 @@ static int check_declared_int4(const struct module *m, int64_t k, int64_t group,
     json_int_t said = 0;
 
     if (!method || strcmp(method, "compressed-tensors") != 0)
-        return mc_fail(err, MC_EFORMAT,
-                       "%.110s.weight_packed, but quantization_config.quant_method is %.40s",
-                       m->name, method ? method : "absent");
+        return mc_fail(
+            err, MC_EFORMAT,
+            "%.110s.weight_packed, but quantization_config.quant_method is %.40s",
+            m->name, method ? method : "absent");
     json_object_foreach (groups, key, g) {
         const json_t *w = json_object_get(g, "weights");
         const char *type = json_string_value(json_object_get(w, "type"));
@@ -330,9 +352,10 @@ static int int4(struct module *m, struct mc_disk *d, struct mc_err *err)
     return check_declared_int4(m, d->k, d->group, err);
 }
 
-/* ---- nvfp4 --------------------------------------------------------------------------- */
+/* ---- nvfp4 ------------------------------------------------------------------------- */
 
-/* compressed-tensors divides by weight_global_scale, ModelOpt multiplies by weight_scale_2. */
+/* compressed-tensors divides by weight_global_scale, ModelOpt multiplies by
+ * weight_scale_2. */
 static int nvfp4(struct module *m, enum part codes, enum part global, struct mc_disk *d,
                  struct mc_err *err)
 {
@@ -357,7 +380,8 @@ static int nvfp4(struct module *m, enum part codes, enum part global, struct mc_
         return fail_shape(m, global, "[1]", d->n, d->k, 16, err);
     memcpy(&g, m->part[global]->data, sizeof g);
     if (!isfinite(g) || g <= 0)
-        return mc_fail(err, MC_EFORMAT, "%.110s.%s is %g", m->name, suffix[global], (double)g);
+        return mc_fail(err, MC_EFORMAT, "%.110s.%s is %g", m->name, suffix[global],
+                       (double)g);
     d->fmt = MC_D_NVFP4;
     d->q = w->data;
     d->scale = m->part[P_SCALE]->data;
@@ -367,18 +391,36 @@ static int nvfp4(struct module *m, enum part codes, enum part global, struct mc_
     return 0;
 }
 
-/* ---- the border ---------------------------------------------------------------------- */
+/* ---- the border -------------------------------------------------------------------- */
+
+static int auto4(struct module *m, struct mc_disk *d, struct mc_err *err)
+{
+    const struct mc_auto4 a = {.module = m->name, .qweight = m->part[P_QWEIGHT],
+                               .qzeros = m->part[P_QZEROS], .scales = m->part[P_SCALES],
+                               .g_idx = m->part[P_AUTO_G_IDX], .config = declared(m->c)};
+    int rc;
+
+    m->used |= 1u << P_QWEIGHT | 1u << P_QZEROS | 1u << P_SCALES | 1u << P_AUTO_G_IDX;
+    rc = mc_auto4_read(&a, d, m->own, err);
+    if (rc == 0 && m->own)
+        mc_ckpt_drop(m->c, a.qweight->data, a.qweight->bytes);
+    return rc;
+}
 
 static int decide(struct module *m, struct mc_disk *d, struct mc_err *err)
 {
     const struct mc_stored *w = m->part[P_WEIGHT];
 
+    if (m->part[P_QWEIGHT] && m->convert)
+        return auto4(m, d, err);
     if (m->part[P_QWEIGHT])
-        return mc_fail(err, MC_EUNSUP, "%.110s.qweight: AutoAWQ and AutoGPTQ files are not "
-                       "supported; convert to compressed-tensors", m->name);
-    if (m->part[P_G_IDX])
-        return mc_fail(err, MC_EUNSUP, "%.110s.weight_g_idx: activation order is not supported",
+        return mc_fail(err, MC_EUNSUP,
+                       "%.110s.qweight: AutoAWQ's and AutoGPTQ's order can't "
+                       "be read in place",
                        m->name);
+    if (m->part[P_G_IDX])
+        return mc_fail(err, MC_EUNSUP,
+                       "%.110s.weight_g_idx: activation order is not supported", m->name);
     if (m->part[P_PACKED])
         return is_dtype(m->part[P_PACKED], "U8") ? nvfp4(m, P_PACKED, P_GLOBAL, d, err)
                                                  : int4(m, d, err);
@@ -391,28 +433,45 @@ static int decide(struct module *m, struct mc_disk *d, struct mc_err *err)
     return plain(m, d, err);
 }
 
-int mc_ckpt_matrix(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
-                   struct mc_err *err)
+static int find(struct module *m, struct mc_disk *out, struct mc_err *err)
 {
-    struct module m = {.c = c, .name = module};
     char name[320];
     int rc;
 
     memset(out, 0, sizeof *out);
     for (int i = 0; i < N_PART; i++) {
-        int n = snprintf(name, sizeof name, "%s.%s", module, suffix[i]);
+        int n = snprintf(name, sizeof name, "%s.%s", m->name, suffix[i]);
 
         if (n > 0 && (size_t)n < sizeof name)
-            m.part[i] = mc_ckpt_find(c, name);
+            m->part[i] = mc_ckpt_find(m->c, name);
     }
-    rc = decide(&m, out, err);
+    rc = decide(m, out, err);
     if (rc < 0)
         return rc;
     for (int i = 0; i < N_PART; i++)
-        if (m.part[i] && !(m.used >> i & 1))
-            return mc_fail(err, MC_EFORMAT, "%.110s.%s has no part in a matrix stored as %s",
-                           module, suffix[i], mc_disk_name(out->fmt));
+        if (m->part[i] && !(m->used >> i & 1))
+            return mc_fail(err, MC_EFORMAT,
+                           "%.110s.%s has no part in a matrix stored as %s", m->name,
+                           suffix[i], mc_disk_name(out->fmt));
     return 0;
+}
+
+int mc_ckpt_matrix(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
+                   struct mc_err *err)
+{
+    struct module m = {.c = c, .name = module};
+
+    return find(&m, out, err);
+}
+
+int mc_ckpt_matrix_own(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
+                       void **own, struct mc_err *err)
+{
+    struct module m = {.c = c, .name = module, .convert = true, .own = own};
+
+    if (own)
+        *own = NULL;
+    return find(&m, out, err);
 }
 
 int mc_ckpt_vector(const struct mc_ckpt *c, const char *name, int32_t n, float *out,
@@ -425,8 +484,8 @@ int mc_ckpt_vector(const struct mc_ckpt *c, const char *name, int32_t n, float *
     if (!t)
         return mc_fail(err, MC_ENOENT, "no tensor %.110s", name);
     if (fmt != MC_D_F32 && fmt != MC_D_F16 && fmt != MC_D_BF16)
-        return mc_fail(err, MC_EUNSUP, "%.110s has dtype %s, want F32, F16 or BF16", t->name,
-                       t->dtype);
+        return mc_fail(err, MC_EUNSUP, "%.110s has dtype %s, want F32, F16 or BF16",
+                       t->name, t->dtype);
     if (t->n_dim > 1 || count(t) != n) {
         char have[64];
 

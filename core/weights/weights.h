@@ -62,6 +62,11 @@ const struct mc_stored *mc_ckpt_find(const struct mc_ckpt *c, const char *name);
  * name is there. */
 int mc_ckpt_matrix(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
                    struct mc_err *err);
+/* The same, and also of an order that is no disk format (AutoGPTQ, AutoAWQ): *own gets a
+ * malloced copy in one, to which *out points, or NULL. own NULL: *out tells the form, and
+ * of such an order its pointers mean nothing. */
+int mc_ckpt_matrix_own(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
+                       void **own, struct mc_err *err);
 /* A vector of n floats (norm weights, biases) by its full name, converted to f32 into out. */
 int mc_ckpt_vector(const struct mc_ckpt *c, const char *name, int32_t n, float *out,
                    struct mc_err *err);
