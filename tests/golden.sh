@@ -26,7 +26,13 @@ for flags in "--backend ref --kv f32" "--backend cpu --kv bf16" "--backend cpu -
         done
         one tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf \
             tests/models/tiny-llama-gguf/golden/q8_0 $flags
+        for v in qwen3-moe kimi glm; do
+            one tests/models/tiny-$v tests/models/tiny-$v/golden $flags
+        done
     }
+done
+for v in kimi glm; do
+    one tests/models/tiny-$v tests/models/tiny-$v/golden --backend cpu --kv fp8-plain
 done
 # The demo's model, when it is here: transformers in fp32 from the same GGUF.
 smol=${XDG_CACHE_HOME:-$HOME/.cache}/mascon/SmolLM2-135M-Instruct.Q4_1.gguf
