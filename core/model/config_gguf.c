@@ -1,4 +1,5 @@
-/* config_gguf.c - a model's configuration from GGUF metadata (llama, qwen2, qwen3).
+/* config_gguf.c - a model's configuration from GGUF metadata (llama, qwen2, qwen3 and
+ * their experts).
  *
  * Owns nothing. THREAD: any.
  * Sizes that metadata does not state are those of the tensors. The reader is sticky, as in
@@ -165,6 +166,7 @@ static void read_sampling(struct reader *r, struct mc_config *out)
 /* Sets r->arch, which is family, from general.architecture. */
 static int read_architecture(struct reader *r, struct mc_config *out)
 {
+    static const char *const known[] = {"llama", "qwen2", "qwen3", "qwen2moe", "qwen3moe"};
     const char *s;
     size_t n;
 
@@ -174,13 +176,43 @@ static int read_architecture(struct reader *r, struct mc_config *out)
         if (s[i] < ' ' || s[i] > '~')
             n = 0;
     snprintf(out->family, sizeof out->family, "%.*s", n < 31 ? (int)n : 31, s);
-    if (strcmp(out->family, "llama") != 0 && strcmp(out->family, "qwen2") != 0 &&
-        strcmp(out->family, "qwen3") != 0)
-        return mc_fail_param(r->err, MC_EUNSUP, "general.architecture",
-                             "general.architecture %s is not one of llama, qwen2, qwen3",
-                             out->family);
-    r->arch = out->family;
-    return 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(out->family, known[i]) == 0) {
+            r->arch = out->family;
+            return 0;
+        }
+    return mc_fail_param(r->err, MC_EUNSUP, "general.architecture",
+                         "general.architecture %s is not one of llama, qwen2, qwen3, "
+                         "qwen2moe, qwen3moe", out->family);
+}
+
+/* Every layer has them. llama.cpp makes the weights' sum 1 for qwen3moe only. */
+static void read_experts(struct reader *r, struct mc_config *out)
+{
+    bool shared = strcmp(out->family, "qwen2moe") == 0;
+
+    if (!shared && strcmp(out->family, "qwen3moe") != 0) {
+        must_lack(r, "expert_count");
+        return;
+    }
+    out->n_expert = required(r, "expert_count", 4096);
+    out->top_k_expert = required(r, "expert_used_count", 4096);
+    out->moe_inter = required(r, "expert_feed_forward_length", MC_LIMIT_WIDTH);
+    out->n_group = out->topk_group = 1;
+    out->router_softmax = true;
+    out->router_norm = !shared;
+    out->router_factor = 1;
+    out->shared_gate = shared;
+    if (shared)
+        out->shared_inter = required(r, "expert_shared_feed_forward_length", MC_LIMIT_WIDTH);
+    must_lack(r, "expert_weights_scale");
+    must_lack(r, "expert_gating_func");
+    must_lack(r, "leading_dense_block_count");
+    if (r->rc == 0 && out->top_k_expert > out->n_expert)
+        r->rc = mc_fail(r->err, MC_EFORMAT, "%s.expert_used_count %d of %d experts", r->arch,
+                        out->top_k_expert, out->n_expert);
+    for (int32_t i = 0; i < out->n_layer; i++)
+        out->layer[i] |= MC_LAYER_MOE;
 }
 
 int mc_config_from_gguf(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err)
@@ -192,11 +224,11 @@ int mc_config_from_gguf(const struct mc_ckpt *c, struct mc_config *out, struct m
     if (rc < 0)
         return rc;
     out->rope_neighbours = strcmp(out->family, "llama") == 0;
-    out->qk_norm = strcmp(out->family, "qwen3") == 0;
+    out->qk_norm = strncmp(out->family, "qwen3", 5) == 0;
     out->qkv_bias = mc_ckpt_find(c, "model.layers.0.self_attn.q_proj.bias") != NULL;
     out->tied = !mc_ckpt_find(c, "lm_head.weight");
     read_sizes(&r, c, out);
-    must_lack(&r, "expert_count");
+    read_experts(&r, out);
     must_lack(&r, "attention.scale");
     must_lack(&r, "logit_scale");
     must_lack(&r, "attention.clamp_kqv");

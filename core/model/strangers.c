@@ -35,6 +35,8 @@ static const char *after(const struct mc_tensor_spec *t, const char *s)
     s += head;
     if (!mark)
         return s;
+    if (starts(s, mark + 2)) /* a GGUF's, all in one */
+        return s + strlen(mark + 2);
     digits = strspn(s, "0123456789");
     if (digits == 0 || digits > 5 || atoi(s) >= t->count || !starts(s + digits, mark + 1))
         return NULL;

@@ -10,6 +10,7 @@
  * rows of k columns; scale and zero have one entry a row and group, or a block; each part
  * is aligned to its elements; no part of the module was left unused. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/weights/auto4.h"
@@ -43,6 +44,7 @@ struct module {
     const char *name;
     const struct mc_stored *part[N_PART];
     unsigned used; /* bit i: part i is what the layout needs */
+    struct mc_stored slice; /* one expert of a tensor of all */
     bool convert;  /* another order may be turned to one of ours, */
     void **own;    /* to here; NULL: only its form is asked */
 };
@@ -433,6 +435,38 @@ static int decide(struct module *m, struct mc_disk *d, struct mc_err *err)
     return plain(m, d, err);
 }
 
+/* GGUF keeps a layer's experts in one tensor [E,N,K]: "x.experts.3.up_proj" is the
+ * fourth part of "x.experts.up_proj". A vector that is a matrix of one row has one dimension there. */
+static void find_in_gguf(struct module *m)
+{
+    const char *mark = strstr(m->name, ".experts.");
+    const struct mc_stored *all = m->part[P_WEIGHT];
+    char name[320];
+    int e = -1, end = 0;
+
+    if (all && all->n_dim == 1) {
+        m->slice = *all;
+        m->slice.n_dim = 2;
+        m->slice.dim[1] = all->dim[0];
+        m->slice.dim[0] = 1;
+        m->part[P_WEIGHT] = &m->slice;
+    }
+    if (all || !mark || sscanf(mark, ".experts.%d.%n", &e, &end) != 1 || end == 0)
+        return;
+    snprintf(name, sizeof name, "%.*s.experts.%s.weight", (int)(mark - m->name), m->name,
+             mark + end);
+    all = mc_ckpt_find(m->c, name);
+    if (!all || all->n_dim != 3 || e < 0 || e >= all->dim[0])
+        return;
+    m->slice = *all;
+    m->slice.n_dim = 2;
+    m->slice.dim[0] = all->dim[1];
+    m->slice.dim[1] = all->dim[2];
+    m->slice.bytes = all->bytes / (uint64_t)all->dim[0];
+    m->slice.data = (const uint8_t *)all->data + (uint64_t)e * m->slice.bytes;
+    m->part[P_WEIGHT] = &m->slice;
+}
+
 static int find(struct module *m, struct mc_disk *out, struct mc_err *err)
 {
     char name[320];
@@ -445,6 +479,8 @@ static int find(struct module *m, struct mc_disk *out, struct mc_err *err)
         if (n > 0 && (size_t)n < sizeof name)
             m->part[i] = mc_ckpt_find(m->c, name);
     }
+    if (mc_ckpt_kind(m->c) == MC_CKPT_GGUF)
+        find_in_gguf(m);
     rc = decide(m, out, err);
     if (rc < 0)
         return rc;

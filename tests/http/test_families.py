@@ -8,7 +8,7 @@ import tempfile
 import shutil
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from families import Weights, golden, save  # noqa: E402
+from families import Weights, golden, save, save_gguf  # noqa: E402
 
 MASCON = os.environ.get("MASCON", "build/mascon")
 NEAR = {"max": .01, "mean": .002}  # doubled and tripled: what cpu may differ by with f32 pages
@@ -223,8 +223,34 @@ CASES = [without_query_latent, blocks_cut_by_edges, sparse_attention, wrapped_te
          every_other_layer, window_and_strangers, long_context_rope, gptq, awq]
 
 
-def evaluate(path, backend):
-    run = subprocess.run([MASCON, "eval", path, "--golden", os.path.join(path, "golden"), "--backend",
+def in_gguf(path, arch, c, w):
+    """The same model as a GGUF, whose experts are one tensor a layer."""
+    d = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+    sizes = {"embedding_length": c["hidden_size"], "feed_forward_length": c["intermediate_size"],
+             "block_count": c["num_hidden_layers"], "context_length": 256, "rope.freq_base": 10000.0,
+             "attention.head_count": c["num_attention_heads"], "attention.key_length": d,
+             "attention.head_count_kv": c["num_key_value_heads"], "attention.value_length": d,
+             "attention.layer_norm_rms_epsilon": 1e-5, "expert_count": c["num_experts"],
+             "expert_used_count": c["num_experts_per_tok"],
+             "expert_feed_forward_length": c["moe_intermediate_size"]}
+    if "shared_expert_intermediate_size" in c:
+        sizes["expert_shared_feed_forward_length"] = c["shared_expert_intermediate_size"]
+    save_gguf(path, {"general.architecture": arch} | {f"{arch}.{k}": v for k, v in sizes.items()}, w)
+
+
+def check_gguf(root, case, arch, more):
+    c, _, _, lengths, _ = case()
+    c |= more
+    w = weights(c, 10)
+    file = os.path.join(root, arch + ".gguf")
+    in_gguf(file, arch, c, w)
+    golden(os.path.join(root, arch), c, w, lengths, tolerance=NEAR)
+    for backend in ("ref", "cpu"):
+        evaluate(os.path.join(root, arch), backend, file)
+
+
+def evaluate(path, backend, model=None):
+    run = subprocess.run([MASCON, "eval", model or path, "--golden", os.path.join(path, "golden"), "--backend",
                           backend, "--kv", "f32"], capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -305,6 +331,11 @@ def main():
         golden(path, text, w, lengths, options.get("drafts", False), options.get("tolerance", NEAR))
         for backend in ("ref", "cpu"):
             test(f"families_{case.__name__}_on_{backend}", evaluate, path, backend)
+    if not only or "gguf" in only:
+        test("families_experts_of_a_gguf_lie_in_one_tensor", check_gguf, root, every_other_layer, "qwen3moe",
+             {"decoder_sparse_step": 1})
+        test("families_shared_experts_of_a_gguf", check_gguf, root, shared_with_a_gate, "qwen2moe",
+             {"mlp_only_layers": []})
     if not only or "refusals" in only:
         test("families_contradictions_are_refused_by_name", check_refusals, os.path.join(root, "bad"))
     if not os.environ.get("KEEP"):
