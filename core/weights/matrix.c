@@ -435,8 +435,9 @@ static int decide(struct module *m, struct mc_disk *d, struct mc_err *err)
     return plain(m, d, err);
 }
 
-/* GGUF keeps a layer's experts in one tensor [E,N,K]: "x.experts.3.up_proj" is the
- * fourth part of "x.experts.up_proj". A vector that is a matrix of one row has one dimension there. */
+/* GGUF keeps a layer's experts in one tensor [E,N,K]: "x.experts.3.up_proj" is the fourth
+ * part of "x.experts.up_proj". A vector that is a matrix of one row has one dimension
+ * there. */
 static void find_in_gguf(struct module *m)
 {
     const char *mark = strstr(m->name, ".experts.");
