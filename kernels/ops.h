@@ -233,10 +233,10 @@ struct mc_mla_q_p {
 
 /* mla_attn: as gqa_attn, over latents that all heads share: softmax(scale q.[c;r]) c. o
  * [parts][h][c], ml [parts][h][2]. With idx a row sees the positions of its list only, in
- * the list's order; part i then holds entries [i*MC_SPLIT, ...) of it, and n_part is
- * ceil(topk / MC_SPLIT) at most. Positions below `first` are not seen: 0, or 1 in an MTP
- * layer, whose entry of position p lies at p + 1. Rows of long chunks (not with idx) see
- * nothing. */
+ * the list's order; part i then holds entries [i*MC_SPLIT, ...) of it, and n_part need
+ * not be more than those of topk or of the longest context. Positions below `first` are not
+ * seen: 0, or 1 in an MTP layer, whose entry of position p lies at p + 1. Rows of long
+ * chunks (not with idx) see nothing. */
 struct mc_mla_attn_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -298,8 +298,8 @@ struct mc_dsa_prep_p {
 
 /* dsa_topk: score(t, s) = kscale_s * sum over heads of gates[h] * relu(qi[h] . k[s]) for
  * first <= s <= pos; idx = the topk positions of the largest scores in rising order (lowest
- * position first on ties), -1 behind the last; all of them when they are no more than topk.
- * Bad sequences: all -1. */
+ * position first on ties; a NaN counts as -inf), -1 behind the last; all of them when they
+ * are no more than topk. Bad sequences: all -1. */
 struct mc_dsa_topk_p {
     struct mc_rows rows;
     struct mc_kv kv;

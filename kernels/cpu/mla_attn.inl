@@ -18,8 +18,8 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *need, co
         no = "mla_attn: no heads, or n_part below 1";
     if (!no && p->first < 0)
         no = "mla_attn: positions below 0";
-    if (!no && p->idx && (p->topk < 1 || (p->topk + MC_SPLIT - 1) / MC_SPLIT > p->n_part))
-        no = "mla_attn: topk of 0, or more parts in a list than n_part";
+    if (!no && p->idx && p->topk < 1)
+        no = "mla_attn: topk of 0";
     return no ? mc_refuse(why, no) : 0;
 }
 
@@ -250,9 +250,10 @@ static int mla_attn(struct mc_par *par, const struct mc_mla_attn_p *p)
     for (t = 0; t < l.n_dec; t++) {
         n = p->rows.pos[t] / MC_SPLIT + 1;
         l.n_split = n > l.n_split ? n : l.n_split;
+        n = p->idx && p->rows.pos[t] >= p->topk ? p->topk : p->rows.pos[t] + 1;
+        if (n > p->n_part * MC_SPLIT)
+            return MC_K_EINTERNAL;
     }
-    if (!p->idx && l.n_split > p->n_part)
-        return MC_K_EINTERNAL;
     l.n_split = l.n_split < p->n_part ? l.n_split : p->n_part;
     l.wide = p->h < LAT_Q ? p->h : LAT_Q;
     l.n_wide = (p->h + l.wide - 1) / l.wide;

@@ -160,7 +160,9 @@ static float score(const struct mc_dsa_topk_p *p, int32_t t, int32_t slot, int32
             dot += mc_ref_kv_value(q, layout, i) * mc_ref_kv_value(k, layout, i);
         sum += p->gates[at] * (dot > 0 ? dot : 0);
     }
-    return is_f32(kv) ? sum : sum * *mc_index_scale(kv, page, s);
+    if (!is_f32(kv))
+        sum *= *mc_index_scale(kv, page, s);
+    return isnan(sum) ? -INFINITY : sum;
 }
 
 static void topk_row(const struct mc_dsa_topk_p *p, int32_t t)

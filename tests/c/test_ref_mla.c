@@ -278,6 +278,7 @@ static void mla_prep_clamps_and_keeps_nan(void **state)
     p = latent_new(MC_KV_FP8_656, C, R, 0, 0);
     at = latent_at(p, 0, 0, 0);
     m.kv = p->kv;
+    m.slots = p->slots;
     kern_run(&k, mla_prep, m);
     assert_true(isnan(latent_f32(at + C)) && (at[5] & 0x7f) == 0x7f);
     latent_free(p);
