@@ -17,8 +17,9 @@ static const uint16_t layouts[] = {MC_KV_F32, MC_KV_BF16, MC_KV_FP8_PLAIN, MC_KV
 /* Needed by no pass on one host: collectives, and what is reserved. */
 static bool may_miss(const char *name)
 {
-    static const char *const names[] = {"mla_expand", "dsa_merge", "all_gather", "all_to_all",
-                                        "verify", "pool", "lora", "tensor", "tap"};
+    static const char *const names[] = {"mla_expand", "dsa_merge", "all_gather",
+                                        "all_to_all", "verify",    "pool",
+                                        "lora",       "tensor",    "tap"};
     size_t i;
 
     for (i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -487,12 +488,111 @@ static void ops_mtp_in_norms_as_the_oracle(void **state)
     kern_close(&ref);
 }
 
+/* ---- mla_attn with lists ----------------------------------------------------------- */
+
+enum { H = 6, LAT = 128, KEY = 32, WIDE = LAT + KEY, TOPK = 300, DEC = 4 };
+
+/* Rows of r (their queries and lists from row t0 on) into out [T][H*LAT]; parts begin as
+ * NaNs. n_part is that of topk. */
+static void run_lists(struct kern *k, const struct latent_pool *p,
+                      const struct kern_rows *r, int32_t t0, const float *q,
+                      const int32_t *idx, float *out)
+{
+    size_t parts = (size_t)(DEC * 2 + r->live[MC_LIVE_ROWS]) * H;
+    float *o = malloc(parts * LAT * 4), *ml = malloc(parts * 8);
+
+    memset(o, 0xff, parts * LAT * 4);
+    memset(ml, 0xff, parts * 8);
+    kern_run(k, mla_attn,
+             {.rows = kern_view(r), .kv = p->kv, .slots = p->slots, .layer = 1, .h = H,
+              .n_part = 2, .cap_decode = DEC, .scale = 0.1f, .q = q + t0 * H * WIDE,
+              .idx = idx + t0 * TOPK, .topk = TOPK, .o = o, .ml = ml});
+    kern_run(k, attn_merge,
+             {.rows = kern_view(r),
+              .h = H,
+              .d = LAT,
+              .n_part = 2,
+              .cap_decode = DEC,
+              .o = o,
+              .ml = ml,
+              .out = out + t0 * H * LAT});
+    free(o), free(ml);
+}
+
+/* Some of the positions up to pos, rising: one in `of` or so. */
+static void some_positions(int32_t *list, int32_t pos, uint32_t of, uint64_t *seed)
+{
+    int32_t n = 0, i;
+
+    for (i = 0; i <= pos && n < TOPK; i++)
+        if (kern_rand(seed) % of == 0)
+            list[n++] = i;
+    for (; n < TOPK; n++)
+        list[n] = -1;
+}
+
+/* As the oracle, and the same bits alone, as decode or as prefill row. Tolerance as in
+ * test_ops_attn.c: scores of 160 terms that sum to 60 at most, times 0.1. */
+static void check_lists(struct kern *cpu, struct kern *ref, uint16_t layout,
+                        uint64_t *seed)
+{
+    static const uint32_t of[] = {1, 2, 3, 50, 1000};
+    struct latent_pool *p = latent_new(layout, LAT, KEY, 0, 0xff);
+    struct kern_rows r = {0};
+    int32_t rows, t, i;
+    float *q, *want, *got;
+    int32_t *idx;
+
+    latent_fill(ref, p, 1, 1, 800, seed);
+    p->slots[4].bad = MC_BAD_PAGE;
+    kern_seq(&r, 1, 799, 1, true);
+    kern_seq(&r, 1, 0, 1, true);
+    kern_seq(&r, 4, 600, 1, true);
+    kern_seq(&r, 1, 280, 41, false);
+    rows = r.live[MC_LIVE_ROWS];
+    q = latent_randoms((size_t)(rows * H * WIDE), 1, seed);
+    want = malloc((size_t)(rows * H * LAT) * 4);
+    got = malloc((size_t)(rows * H * LAT) * 4);
+    idx = malloc((size_t)(rows * TOPK) * 4);
+    for (t = 0; t < rows; t++)
+        some_positions(idx + t * TOPK, r.pos[t], of[t % 5], seed);
+    run_lists(ref, p, &r, 0, q, idx, want);
+    run_lists(cpu, p, &r, 0, q, idx, got);
+    for (i = 0; i < rows * H * LAT; i++)
+        if (!(fabs((double)got[i] - want[i]) <= 2e-5))
+            fail_msg("%s kv %d: row %d value %d is %.9g, want %.9g", cpu->b->what, layout,
+                     i / (H * LAT), i % (H * LAT), got[i], want[i]);
+    for (t = 0; t < rows; t++) {
+        struct kern_rows solo = {0};
+
+        kern_seq(&solo, r.slot[r.row_seq[t]], r.pos[t], 1, t % 2);
+        run_lists(cpu, p, &solo, t, q, idx, want);
+    }
+    assert_memory_equal(want, got, (size_t)(rows * H * LAT) * 4);
+    free(q), free(want), free(got), free(idx);
+    latent_free(p);
+}
+
+static void ops_mla_attn_sees_the_oracles_lists(void **state)
+{
+    struct kern cpu, ref = kern_ref(1, -1);
+    uint64_t seed = 157;
+    size_t i;
+
+    (void)state;
+    ops_each_body (cpu, 2)
+        for (i = 0; i < 4; i++)
+            check_lists(&cpu, &ref, layouts[i], &seed);
+    kern_close(&ref);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(ops_every_backend_says_what_it_lacks),
     cmocka_unit_test(ops_mla_prep_writes_the_oracles_pages),
     cmocka_unit_test(ops_dsa_prep_writes_the_oracles_keys),
     cmocka_unit_test(ops_dsa_topk_takes_the_oracles_positions),
     cmocka_unit_test(ops_mtp_in_norms_as_the_oracle),
+    cmocka_unit_test(ops_mla_attn_sees_the_oracles_lists),
 };
 
 MC_TEST_MAIN(tests)

@@ -191,6 +191,7 @@ static struct experts experts_new(struct kern *cpu, const struct ops_fmt *f, int
         struct mc_pack_p p;
 
         x.disk[e] = ops_disk(f, n, k, seed);
+        x.disk[e].global *= (float)(1 + e); /* NVFP4: each matrix has its own */
         p = (struct mc_pack_p){.disk = x.disk[e],
                                .w = {.layout = cpu->b->run_of(cpu->b, f->fmt), .dt = MC_F32,
                                      .n = n, .k = k}};
