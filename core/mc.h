@@ -40,6 +40,9 @@ int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
                    struct mc_err *err);
 /* Before start only. The policy must outlive the engine. */
 void mc_engine_set_policy(struct mc_engine *e, const struct mc_policy *p);
+/* Before start only: what happens is put into r, which must outlive the engine's run. */
+struct mc_recorder;
+int mc_engine_record(struct mc_engine *e, struct mc_recorder *r, struct mc_err *err);
 int mc_engine_start(struct mc_engine *e, struct mc_err *err);
 /* Ends every sequence with MC_EDRAIN and joins the thread. */
 void mc_engine_stop(struct mc_engine *e);
@@ -109,6 +112,8 @@ struct mc_request {
     uint32_t lane, tenant;
     int32_t priority;
     double deadline;  /* CLOCK_MONOTONIC seconds, 0: none */
+    double due_first; /* the same: when the first token is wanted */
+    double slo_token; /* seconds a token wanted, 0: any */
     char name[64];    /* request id for logs, seqs and cancel */
     char salt[64];    /* prefixes are shared among equal salts and tenants only */
     struct mc_sink sink;
@@ -118,6 +123,11 @@ struct mc_request {
  * fault; after 0 the sink's end will be called. */
 int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_handle *out,
                      struct mc_err *err);
+/* The share of a lane, or of a tenant, against the others'; 1 until it is set. MC_EARG when
+ * there is no such lane or tenant, or the weight is no number from 0.001 to 1e6. Any thread. */
+int mc_engine_set_weight(struct mc_engine *e, bool tenant, uint32_t id, double weight,
+                         struct mc_err *err);
+
 /* Asks for the end of a sequence: its sink gets CANCEL with this text, unless it ends
  * first. With why NULL its reader has all it wanted (a stop string) and it ends as a STOP.
  * A stale handle is not an error. */
@@ -165,6 +175,7 @@ int mc_engine_seqs(struct mc_engine *e, struct mc_seq_info *out, int cap);
     X(requests_cancel_total, "requests cancelled")                                  \
     X(requests_error_total, "requests that ended with an error")                    \
     X(idle_by_policy_total, "steps that a valid plan left empty while work waited") \
+    X(starved_total, "sequences that a policy left waiting while others ran")       \
     X(plan_fallback_total, "plans made by the built-in policy after a failure")     \
     X(plan_trimmed_total, "plan items refused by the engine's check")               \
     X(bad_rows_total, "rows whose logits were not finite")                          \

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #endif
 
-enum { MC_ABI = 1, MC_PLAN_CAP = 1024, MC_CAND_CAP = 64, MC_N_USER = 4, MC_N_STATE = 16 };
+enum { MC_ABI = 2, MC_PLAN_CAP = 1024, MC_CAND_CAP = 64, MC_N_USER = 4, MC_N_STATE = 16 };
 
 enum mc_seq_state {
     MC_STATE_WAITING = 1,
@@ -39,8 +39,8 @@ enum mc_order {
 struct mc_row {
     uint32_t seq, gen; /* handle */
     uint32_t tenant, lane; /* indices */
-    uint32_t group; /* rows of equal group share at least one page of prefix */
-    uint16_t state, flags;
+    uint32_t group; /* rows of equal group share at least one page of prefix; 0: none */
+    uint16_t state, pad0_;
     int16_t priority, n_preempt;
     uint32_t pad_;
     double t_arrive, t_start, t_first, t_last, due_first, due_end;
@@ -64,23 +64,33 @@ struct mc_party { /* a lane or a tenant */
     int32_t n_wait, n_run, p_held, pad_;
     double tok_in, tok_out;
     double served; /* tokens, decayed over 60 s */
-    double vtime, quota_left;
+    double vtime; /* tokens ever, over weight */
     double user[2];
 };
 
-struct mc_cost { /* least squares over the last 256 steps */
-    float us_base, us_row, us_tok, us_ktok_kv, rel_err;
+/* Microseconds, least squares over the last 256 steps; 0 until there were enough. A step
+ * takes what view.decode says of its decode rows, and with prompt rows what view.prefill
+ * says of those on top. */
+struct mc_cost {
+    float us_base, us_row; /* a row of decode with its token */
+    float us_tok;          /* a prompt token; 0 in decode */
+    float us_ktok_kv;      /* 1,000 (token, token it attends to) pairs */
+    float rel_err;         /* mean |estimate - measured| / measured, of both together */
 };
 
 struct mc_step_view {
-    uint32_t abi, bytes, epoch, events;
+    uint32_t abi, bytes, epoch, pad_;
     double step, now;
     int32_t n_row, n_wait_all, n_lane, n_tenant, n_order;
     int32_t tok_cap, row_cap, draft_cap;
     int32_t p_tokens; /* tokens a page */
-    int32_t p_total, p_free, p_evict, p_pending, p_reserve, p_host_free;
+    int32_t p_total, p_free, p_evict, p_pending;
+    int32_t p_reserve; /* that running rows take until each has a page of tokens more */
+    int32_t p_host_free;
     int32_t fly_rows, fly_tokens;
-    float fly_us, swap_bytes_us, swap_queue_us, dev_us, host_us;
+    float fly_us; /* that what is enqueued will run for, by the estimate */
+    float swap_bytes_us, swap_queue_us;
+    float dev_us, host_us; /* of the last step: on the device; planning and publishing */
     struct mc_cost decode, prefill;
     uint32_t off_row, off_lane, off_tenant, off_order; /* bytes from the view's start;
                                     orders: [n_order][n_row] int32 indices of rows */
@@ -102,11 +112,9 @@ struct mc_item {
 };
 
 struct mc_plan {
-    uint32_t abi, epoch, flags;
+    uint32_t abi, epoch;
     int32_t n, cap;
     int32_t tok_left, row_left, page_left, page_soon;
-    float wait_us;
-    uint32_t trimmed[8];
     struct mc_item item[MC_PLAN_CAP];
 };
 
@@ -114,7 +122,6 @@ struct mc_plan {
 struct mc_cands {
     int32_t n;
     float rest, lse;
-    uint32_t flags;
     int32_t drawn; /* the device's own token */
     int32_t id[MC_CAND_CAP];
     float p[MC_CAND_CAP], logit[MC_CAND_CAP];

@@ -6,7 +6,7 @@
 -- comes from the set inside the program. Names are files of this directory without ".lua";
 -- routes lie in routes/.
 return {
-  scheduler = "scheduler", -- or "sched_fair"
+  scheduler = "scheduler", -- or "sched_fair", "sched_due"
   sampler = "sampler",
   routes = { "openai" },
   -- opts = { scheduler = { chunk = 512 } }, -- passed to that file's init()

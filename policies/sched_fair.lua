@@ -6,17 +6,43 @@
 
 local P = { api = 1, kind = "scheduler" }
 
+-- Its whole prompt has pages, beside what those that run will take.
+local function fits(view, s)
+  local pages = math.ceil((s.n_ctx + s.n_hit + s.n_left) / view.p_tokens) - s.p_held
+  return pages <= view.kv_free - view.p_reserve
+end
+
+-- Half-read prompts hold the pages that all wait for: the youngest gives its own back.
+local function give_way(view)
+  local n = 0
+  for _ in view:running() do n = n + 1 end
+  for _, s in view:running("youngest") do
+    if n > 1 and s.p_own > 0 then
+      view:preempt(s, "drop")
+      return
+    end
+  end
+end
+
 function P.plan(view, plan)
-  for _, s in view:running() do plan:decode(s) end
-  for _, s in view:paused() do plan:resume(s) end
-  while view.tokens_left > 0 and view.kv_free > view.kv_total * 0.04 do
+  local ran, stuck = 0, false
+  for _, s in view:running() do ran = ran + (plan:decode(s) and 1 or 0) end
+  for _, s in view:paused() do
+    stuck = stuck or not plan:resume(s)
+    if not stuck then ran = ran + 1 end
+  end
+  -- While something runs, who was preempted has the next pages, and who starts must fit.
+  while view.tokens_left > 0 and (ran == 0 or not stuck) do
     local best
     for _, l in view:lanes() do -- served: tokens, decayed over 60 s
       local owed = l.ready > 0 and l.served / l.weight
       if owed and (not best or owed < best.served / best.weight) then best = l end
     end
-    if not best or plan:prefill(view:head(best.id), 512) == 0 then return end
+    local s = best and view:head(best.id)
+    if not s or (ran > 0 and not fits(view, s)) or plan:prefill(s, 512) == 0 then break end
+    ran = ran + 1
   end
+  if ran == 0 then give_way(view) end
 end
 
 function P.tests(t)
@@ -33,9 +59,16 @@ function P.tests(t)
   t.it("counts a lane of weight 2 for half of what it was served", function()
     t.expect(t.plan(two { 60, 100 })[2].n):is(64)
   end)
-  t.it("lets nothing start in the last twenty-fifth of the pages", function()
-    t.expect(t.plan(t.view { rows = { {} }, pages = 40 }).n):is(0)
-    t.expect(t.plan(t.view { rows = { {} }, pages = 41 }).n):is(1)
+  t.it("starts nobody whose prompt does not fit beside those that run", function()
+    local rows = { { state = "decode" }, { n_prompt = 300 } }
+    t.expect(t.plan(t.view { rows = rows, pages = 5, p_reserve = 1 })[2]):is(nil)
+    t.expect(t.plan(t.view { rows = rows, pages = 6, p_reserve = 1 })[2].what):is("run")
+    t.expect(t.plan(t.view { rows = { { n_prompt = 300 } }, pages = 2 })[1].n):is(128)
+  end)
+  t.it("has the younger of two half-read prompts give way when both wait for pages", function()
+    local half = { state = "prefill", n_prompt = 500 }
+    t.expect(t.plan(t.view { rows = { half, half }, pages = 0 })):is { n = 1, tokens = 0,
+      rows = 0, pages = -1, order = { 2 }, [2] = { what = "drop" } }
   end)
   t.it("gets through any view", function()
     t.random(20, function(rnd) t.plan(t.random_view(rnd)) end)

@@ -74,6 +74,7 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_replay(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_chat(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua);

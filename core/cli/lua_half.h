@@ -11,6 +11,7 @@
 #include "core/serve/server.h"
 
 struct mc_render;
+struct mc_lone;
 struct mc_lua; /* the Lua half of one server: generations, step VM, edge VMs, sessions */
 
 struct mc_lua_opts {
@@ -25,9 +26,14 @@ struct mc_lua_half {
     int (*table)(const char *path, json_t **out, struct mc_err *err);
     /* Tries policies (a directory or one file) without a server: what was tried, or file, line
      * and reason. */
-    int (*check)(const char *path, json_t **out, struct mc_err *err);
-    /* Runs their tests: an array of {file, name, ok, error}. */
-    int (*test)(const char *path, json_t **out, struct mc_err *err);
+    int (*check)(const char *path, const char *views, json_t **out, struct mc_err *err);
+    /* Runs their tests: an array of {file, name, ok, error}. views, here and there: a
+     * recording whose views are used, or NULL. */
+    int (*test)(const char *path, const char *views, json_t **out, struct mc_err *err);
+    /* A scheduler's VM by itself, for simulations; see lua/host/lone.h. */
+    int (*lone)(const char *path, struct mc_lone **out, struct mc_policy *policy,
+                struct mc_err *err);
+    void (*lone_close)(struct mc_lone *s);
     /* The i-th file that a policy directory starts with; its name there, NULL past the last.
      * Constant. */
     const char *(*starter)(int i, const char **text, size_t *n);

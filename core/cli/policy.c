@@ -14,12 +14,14 @@
 #include "core/cli/client.h"
 #include "core/cli/lua_half.h"
 
-#define USAGE "[list | check [PATH] | diff [FROM [TO]] | test [PATH] | init DIR]"
+#define USAGE "[list | check [PATH] | diff [FROM [TO]] | test [PATH] | " \
+              "shadow [PATH | off] | init DIR]"
 
 struct cmd {
     struct mc_args args;
     struct mc_settings set;
     bool json;
+    const char *views; /* a recording */
     const struct mc_lua_half *lua;
 };
 
@@ -49,21 +51,36 @@ static int do_check(struct cmd *c)
 
     if (given && realpath(given, path)) /* the server runs in another directory */
         given = path;
-    if (mc_client_open(c->set.socket, &client, &err) == 0) {
+    if (!c->views && mc_client_open(c->set.socket, &client, &err) == 0) {
         params = json_array();
         if (given)
             json_array_append_new(params, json_string(given));
         rc = mc_client_call(client, "policy.check", params, &out, &err);
         mc_client_close(client);
     } else if (given) {
-        rc = c->lua->check(given, &out, &err);
+        rc = c->lua->check(given, c->views, &out, &err);
     } else {
-        rc = err.code;
+        rc = c->views ? mc_fail(&err, MC_EARG, "policy check --views: which files?") : err.code;
     }
     if (rc == 0)
         mc_cli_show(out, c->json);
+    if (rc == 0 && (json_integer_value(json_object_get(out, "starved")) ||
+                    json_is_true(json_object_get(out, "stuck"))))
+        fprintf(stderr, "mascon: warning: of the shipped arrivals, %d starve under this "
+                "scheduler\n", (int)json_integer_value(json_object_get(out, "starved")));
     json_decref(out);
     return rc < 0 ? mc_cli_fail(&err) : 0;
+}
+
+static int do_shadow(struct cmd *c)
+{
+    char path[PATH_MAX];
+    json_t *params = texts(c, 1);
+
+    if (c->args.n_pos > 1 && strcmp(c->args.pos[1], "off") != 0 &&
+        realpath(c->args.pos[1], path))
+        json_array_set_new(params, 0, json_string(path));
+    return mc_cli_call(c->set.socket, "policy.shadow", params, c->json);
 }
 
 static int do_diff(struct cmd *c)
@@ -94,7 +111,7 @@ static int do_test(struct cmd *c)
     int failed = 0;
     size_t i;
 
-    if (c->lua->test(realpath(given, path) ? path : given, &out, &err) < 0)
+    if (c->lua->test(realpath(given, path) ? path : given, c->views, &out, &err) < 0)
         return mc_cli_fail(&err);
     json_array_foreach(out, i, row) {
         bool ok = json_is_true(json_object_get(row, "ok"));
@@ -176,6 +193,7 @@ static const struct word {
     {"list", 0, do_list},
     {"check", 1, do_check},
     {"diff", 2, do_diff},
+    {"shadow", 1, do_shadow},
     {"test", 1, do_test},
     {"init", 1, do_init},
     {0},
@@ -198,7 +216,10 @@ static int unknown(const char *name)
 int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua)
 {
     struct cmd c = {.lua = lua};
-    const struct mc_flag flags[] = {{"json", NULL, &c.json, "the answer as JSON"}, {0}};
+    const struct mc_flag flags[] = {
+        {"json", NULL, &c.json, "the answer as JSON"},
+        {"views", "FILE", &c.views, "check, test: with the views of a recording (in this "
+                                    "process)"}, {0}};
     const struct word *w = words;
     int rc;
 

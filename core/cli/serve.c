@@ -24,6 +24,7 @@
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
 #include "core/cli/serve.h"
+#include "core/engine/record.h"
 #include "core/serve/rpc.h"
 #include "core/serve/server.h"
 
@@ -39,6 +40,7 @@ struct serve {
     struct mc_keys *keys;
     struct mc_rpc *rpc;
     struct mc_lua *lua;
+    struct mc_recorder *rec; /* with --record */
     int wake, signals; /* eventfd, signalfd */
     pthread_t boot;
     bool booting;
@@ -101,7 +103,7 @@ static void on_drain(void *self, double seconds)
     wake(s);
 }
 
-/* Only the log settings and drain are live; their values are read where they are used. */
+/* The live settings are read where they are used, but for the weights. */
 static int on_set(void *self, const char *key, const char *value, struct mc_err *err)
 {
     struct serve *s = self;
@@ -120,6 +122,9 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
     rc = mc_settings_set(&copy, id, value, MC_FROM_FLAG, key, err);
     if (rc == 0 && id == MC_SETTING_drain)
         s->set.drain = copy.drain;
+    else if (rc == 0 && (id == MC_SETTING_lane_weight || id == MC_SETTING_tenant_weight))
+        rc = s->server.engine ? mc_serve_weights(&copy, s->server.engine, s->keys, err)
+                              : mc_fail(err, MC_ELOADING, "the model is still loading");
     else if (rc == 0)
         rc = mc_cli_logs(&copy, err);
     mc_settings_free(&copy);
@@ -127,6 +132,15 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
 }
 
 /* ---- loading --------------------------------------------------------------------------- */
+
+static int begin_record(struct serve *s, struct mc_err *err)
+{
+    const struct mc_recorder_opts o = {s->set.record, (uint64_t)s->set.record_size,
+                                       s->set.record_tokens};
+    int rc = mc_recorder_open(&o, &s->rec, err);
+
+    return rc < 0 ? rc : mc_engine_record(s->server.engine, s->rec, err);
+}
 
 static int load(struct serve *s, struct mc_err *err)
 {
@@ -137,6 +151,10 @@ static int load(struct serve *s, struct mc_err *err)
     struct mc_engine_status st;
     int rc = mc_cli_engine(c, s->path, &m->engine, err);
 
+    if (rc == 0)
+        rc = mc_serve_weights(c, m->engine, s->keys, err);
+    if (rc == 0 && *c->record)
+        rc = begin_record(s, err);
     if (rc == 0)
         rc = mc_pump_open(mc_engine_tok(m->engine), &m->pump, err);
     if (rc == 0)
@@ -379,6 +397,7 @@ static void close_all(struct serve *s)
         s->half->close(s->lua);
     mc_tokpool_close(m->tokpool);
     mc_engine_close(m->engine);
+    mc_recorder_close(s->rec);
     mc_shared_close(m->shared);
     mc_metrics_close(m->metrics);
     mc_keys_close(s->keys);

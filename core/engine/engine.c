@@ -39,11 +39,16 @@ static void admit(struct mc_engine *e, struct mc_seq *q)
                          .n_left = q->n_prompt,
                          .n_max = q->limit,
                          .priority = (int16_t)q->priority,
-                         .t_arrive = q->usage.t_arrive};
+                         .t_arrive = q->usage.t_arrive,
+                         .due_first = q->due_first,
+                         .due_end = q->deadline,
+                         .slo_token = (float)q->slo_token};
     struct mc_err err = {0};
 
     e->live[e->n_live++] = (int32_t)q->id - 1;
     e->live_gen[q->id - 1] = q->gen;
+    if (e->rec)
+        mc_trace_arrive(e, q);
     if (e->policy.ops->admit && e->policy.ops->admit(e->policy.self, &row, &err) < 0)
         mc_seq_end(e, q, MC_FINISH_ERROR, -1, &err);
 }
@@ -143,10 +148,12 @@ static void fail_engine(struct mc_engine *e, int code, const char *what)
 static int publish_oldest(struct mc_engine *e)
 {
     struct mc_step *s = &e->step[e->n_published % MC_DEPTH];
+    double t0 = mc_now();
     int rc = e->be->wait(e->stream, s->ticket);
 
     if (rc < 0)
         return rc;
+    mc_trace_time(e, s, t0);
     pthread_mutex_lock(&e->look);
     mc_kv_settle(e->kv, s->ticket);
     mc_publish(e, s);
@@ -165,6 +172,8 @@ static int turn(struct mc_engine *e, bool *idle)
     int rc = 0, more = 1;
 
     pthread_mutex_lock(&e->look);
+    if (e->n_step == e->n_published)
+        e->t_host = mc_now();
     take_inbox(e);
     while (rc == 0 && more && e->n_step - e->n_published < (uint64_t)e->depth) {
         more = mc_plan_next(e);

@@ -8,6 +8,9 @@
  *   step.c     device memory, staging, enqueueing a step
  *   publish.c  what came back: tokens, stops, prefix pages
  *   sets.c     vocabulary sets that samplers ban, on the device
+ *   trace.c    how long steps take, and what a recorder is told
+ *   cost.c     what a step takes, fitted; record.c, record_read.c  recordings;
+ *   sim.c      the scheduler on a recording (these four know no engine)
  *   stats.c    counters, histograms, what lanes and tenants were served
  *
  * Rules
@@ -24,7 +27,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "core/engine/cost.h"
 #include "core/engine/kv.h"
+#include "core/engine/record.h"
 #include "core/mc.h"
 #include "core/model/memory.h"
 #include "core/model/model.h"
@@ -43,7 +48,7 @@ struct mc_seq {
     uint32_t lane, tenant;
     bool ignore_eos, prompt_logprobs;
     uint64_t seed;
-    double deadline;
+    double deadline, due_first, slo_token;
     struct mc_params want, params;
     struct mc_bias *bias;
     int32_t stop[MC_MAX_STOP_IDS];
@@ -68,6 +73,10 @@ struct mc_seq {
     struct mc_usage usage;
     double user[MC_N_USER];
     uint64_t planned;       /* plan that last named it */
+    double t_served;        /* when it ran last, or came */
+    uint64_t served;        /* the step in which it did */
+    int32_t n_passed;       /* started before it, though they came later */
+    bool starved;           /* told of */
 };
 
 /* A sequence's part of an enqueued step. */
@@ -82,6 +91,7 @@ struct mc_step {
     uint64_t ticket, plan; /* plan: its number among plans */
     int32_t n_row, n_out, n_tok, n_decode;
     double t_enqueue;
+    struct mc_cost_step cost;
     struct mc_step_row *row; /* [slots] */
     /* staging, host memory that the device reads */
     void *rows_base;
@@ -98,6 +108,7 @@ struct mc_step {
 struct mc_party_state { /* a lane or a tenant */
     float weight;
     double tok_in, tok_out, served, t_served;
+    double t_ran; /* when a sequence of it ran last */
     double user[2];
 };
 
@@ -128,6 +139,13 @@ struct mc_engine {
     struct mc_step_view *view; /* the block */
     struct mc_plan plan;
     uint32_t epoch;
+    struct mc_cost_window cost;
+    double t_done, t_host; /* the last step was done; planning and publishing began */
+    float dev_us, host_us; /* of the last step */
+    struct mc_recorder *rec; /* or NULL; not the engine's */
+    uint32_t *rec_tok;       /* [n_slot] who got a token, being gathered */
+    double t_rec_view;       /* when a view was recorded last */
+    double t_alarm;          /* when starvation was looked for last */
     int32_t set_handle[MC_MAX_SETS]; /* vocabulary set in each place of dev.masks, -1 */
 
     pthread_mutex_t look;  /* live sequences, for status and seqs */
@@ -198,6 +216,15 @@ int mc_step_enqueue(struct mc_engine *e, struct mc_step *s);
 
 /* sets.c: the place of a policy's vocabulary set in device memory, or -1 */
 int32_t mc_set_place(struct mc_engine *e, int32_t handle);
+
+/* trace.c: how long steps take; what is recorded (only with rec) */
+void mc_trace_time(struct mc_engine *e, struct mc_step *s, double t_wait);
+float mc_trace_fly(const struct mc_engine *e, double now); /* us that enqueued steps run on */
+void mc_trace_arrive(struct mc_engine *e, struct mc_seq *q);
+void mc_trace_start(struct mc_engine *e, const struct mc_seq *q);
+void mc_trace_view(struct mc_engine *e);
+void mc_trace_step(struct mc_engine *e, const struct mc_step *s);
+void mc_trace_end(struct mc_engine *e, const struct mc_seq *q, const struct mc_end *end);
 
 /* publish.c */
 void mc_publish(struct mc_engine *e, struct mc_step *s);

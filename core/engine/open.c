@@ -197,6 +197,7 @@ void mc_engine_close(struct mc_engine *e)
     }
     mc_kv_free(e->kv);
     mc_tok_close(e->tok);
+    free(e->rec_tok);
     free(e->seqs), free(e->live), free(e->live_gen), free(e->slot_free), free(e->view);
     pthread_mutex_destroy(&e->look);
     pthread_mutex_destroy(&e->inbox);

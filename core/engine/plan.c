@@ -18,15 +18,12 @@ static void reset_plan(struct mc_engine *e)
 
     p->abi = MC_ABI;
     p->epoch = v->epoch;
-    p->flags = 0;
     p->n = 0;
     p->cap = MC_PLAN_CAP;
     p->tok_left = v->tok_cap;
     p->row_left = v->row_cap;
     p->page_left = v->p_free + v->p_evict;
     p->page_soon = v->p_pending;
-    p->wait_us = 0;
-    memset(p->trimmed, 0, sizeof p->trimmed);
 }
 
 static bool plan_is_sound(const struct mc_engine *e)
@@ -85,6 +82,19 @@ static void chain_params(struct mc_engine *e, struct mc_seq *q)
         q->params.ban[i] = mc_set_place(e, q->params.ban[i]);
 }
 
+/* Who of its lane came earlier, is no less urgent and still waits has been passed by. */
+static void note_passed(struct mc_engine *e, const struct mc_seq *q)
+{
+    for (int32_t i = 0; i < e->n_live; i++) {
+        struct mc_seq *o = &e->seqs[e->live[i]];
+
+        if (o == q)
+            return; /* the rest came later */
+        o->n_passed += o->state == MC_STATE_WAITING && o->lane == q->lane &&
+                       o->priority >= q->priority;
+    }
+}
+
 /* A waiting sequence gets a slot, its sampling and the pages of its prefix. */
 static bool start(struct mc_engine *e, struct mc_seq *q)
 {
@@ -102,6 +112,9 @@ static bool start(struct mc_engine *e, struct mc_seq *q)
     pthread_mutex_lock(&e->inbox);
     e->n_queued--;
     pthread_mutex_unlock(&e->inbox);
+    note_passed(e, q);
+    if (e->rec)
+        mc_trace_start(e, q);
     return true;
 }
 
@@ -130,6 +143,8 @@ static bool run(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_
     if (n < 1)
         return false;
     mc_step_add(e, s, q, n);
+    q->t_served = e->lane[q->lane].t_ran = e->view->now;
+    q->served = e->n_step;
     return true;
 }
 
@@ -250,6 +265,37 @@ static void make_room(struct mc_engine *e, struct mc_step *s)
     mc_view_build(e);
 }
 
+/* Once a second: sequences that this policy lets starve, each told of once. */
+static void look_for_starved(struct mc_engine *e)
+{
+    double now = e->view->now;
+    int n = 0;
+
+    if (now - e->t_alarm < 1)
+        return;
+    e->t_alarm = now;
+    for (int32_t i = 0; i < e->n_live; i++) {
+        struct mc_seq *q = &e->seqs[e->live[i]];
+        double since = q->t_served > 0 ? q->t_served : q->usage.t_arrive;
+        double ran = e->lane[q->lane].t_ran;
+
+        if (q->starved || !mc_seq_can_run(e, q) ||
+            !mc_starves(now - since, q->state == MC_STATE_WAITING, q->n_passed,
+                        (int64_t)(e->n_step - q->served),
+                        now - (ran > since ? ran : since)))
+            continue;
+        q->starved = true;
+        n++;
+        mc_warn("engine", "request %s starves: nothing for %.0f s; %d that came later "
+                "started", q->name, now - since, q->n_passed);
+    }
+    if (n == 0)
+        return;
+    mc_count(e, MC_C_starved_total, n);
+    if (e->policy.ops->starved)
+        e->policy.ops->starved(e->policy.self);
+}
+
 int mc_plan_next(struct mc_engine *e)
 {
     struct mc_step *s = &e->step[e->n_step % MC_DEPTH];
@@ -260,9 +306,12 @@ int mc_plan_next(struct mc_engine *e)
         return 0;
     mc_step_begin(e, s);
     make_room(e, s);
+    if (e->rec)
+        mc_trace_view(e);
     ask(e, ask_plan, 0);
     mc_view_read_back(e);
     apply_all(e, s);
+    look_for_starved(e);
     mc_observe(e, MC_H_plan_seconds, mc_now() - t0);
     if (s->n_row == 0 && e->n_step == e->n_published)
         mc_count(e, MC_C_idle_by_policy_total, 1);

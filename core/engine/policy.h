@@ -49,6 +49,8 @@ struct mc_policy_ops {
     const uint32_t *(*vocab_set)(void *self, int32_t handle, int32_t *n);
     /* Between two steps: an implementation may switch to a new generation here. */
     void (*step_end)(void *self);
+    /* A sequence starves under this policy (MC_STARVE_...): it may go back to another. */
+    void (*starved)(void *self);
     /* The text of a why index for `mascon why`, or NULL. */
     const char *(*why)(void *self, uint16_t index);
     /* Generation that serves now; 0 for the built-in. */
@@ -90,6 +92,21 @@ static inline int32_t mc_view_ordered(const struct mc_step_view *v, int32_t orde
 /* Fills the orders of a block whose rows (in order of arrival) and lanes are there; each
  * row's lane is one of them. */
 void mc_view_sort(struct mc_step_view *v);
+/* Pages that the rows that decode take until each has made a page of tokens more, or ends. */
+int32_t mc_view_reserve(const struct mc_step_view *v);
+
+/* Starvation, in service and in simulation: a sequence that could run got nothing for so
+ * many seconds, and meanwhile its whole lane got nothing, or so many of its lane that came
+ * later and are no more urgent started before it, or (it had started) so many steps ran. */
+enum { MC_STARVE_S = 10, MC_STARVE_PASSED = 16, MC_STARVE_STEPS = 100 };
+
+static inline bool mc_starves(double waited, bool waiting, int64_t passed, int64_t steps,
+                              double quiet)
+{
+    return waited >= MC_STARVE_S &&
+           (quiet >= MC_STARVE_S ||
+            (waiting ? passed >= MC_STARVE_PASSED : steps >= MC_STARVE_STEPS));
+}
 
 static inline bool mc_row_runs(const struct mc_row *r)
 {

@@ -190,9 +190,11 @@ static void publish_prompt(struct mc_engine *e, struct mc_seq *q)
 
 void mc_publish(struct mc_engine *e, struct mc_step *s)
 {
-    double now = mc_now();
+    double now = e->t_done;
 
     mc_observe(e, MC_H_step_seconds, now - s->t_enqueue);
+    if (e->rec)
+        mc_trace_step(e, s);
     for (int32_t i = 0; i < s->n_row; i++) {
         const struct mc_step_row *r = &s->row[i];
         struct mc_seq *q = mc_seq_get(e, (struct mc_handle){r->seq, r->gen});

@@ -94,6 +94,7 @@ static int check_want(const struct mc_request *r, struct mc_err *err)
         {"lane", r->lane, 0, MC_N_LANE - 1},
         {"tenant", r->tenant, 0, MC_N_TENANT - 1},
         {"priority", r->priority, -1000, 1000},
+        {"slo_token", r->slo_token, 0, 1e6},
     };
 
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
@@ -128,6 +129,8 @@ static void copy_request(const struct mc_engine *e, struct mc_seq *q,
     q->tenant = r->tenant;
     q->priority = r->priority;
     q->deadline = r->deadline;
+    q->due_first = r->due_first;
+    q->slo_token = r->slo_token;
     memcpy(q->name, r->name, sizeof q->name);
     q->name[sizeof q->name - 1] = 0;
     q->sink = r->sink;
@@ -326,6 +329,8 @@ void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how,
         end.err = *err;
     end.generation = e->policy.ops->generation ? e->policy.ops->generation(e->policy.self)
                                                : 0;
+    if (e->rec)
+        mc_trace_end(e, q, &end);
     mc_count(e, by_finish[how], 1);
     mc_observe(e, MC_H_e2e_request_latency_seconds, end.usage.t_end - end.usage.t_arrive);
     if (q->state == MC_STATE_WAITING) {

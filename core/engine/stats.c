@@ -44,6 +44,22 @@ void mc_engine_histogram(const struct mc_engine *e, enum mc_hist_id h,
         out->count[i] = atomic_load_explicit(&e->hist[h].count[i], memory_order_relaxed);
 }
 
+int mc_engine_set_weight(struct mc_engine *e, bool tenant, uint32_t id, double weight,
+                         struct mc_err *err)
+{
+    uint32_t n = tenant ? MC_N_TENANT : MC_N_LANE;
+
+    if (id >= n)
+        return mc_fail_param(err, MC_EARG, tenant ? "tenant" : "lane",
+                             "there is no %s %u: 0..%u", tenant ? "tenant" : "lane", id, n - 1);
+    if (!(weight >= 1e-3 && weight <= 1e6))
+        return mc_fail_param(err, MC_EARG, "weight", "weight %g is outside 0.001..1e6", weight);
+    pthread_mutex_lock(&e->look);
+    (tenant ? e->tenant : e->lane)[id].weight = (float)weight;
+    pthread_mutex_unlock(&e->look);
+    return 0;
+}
+
 /* served halves every 60 ln 2 s: a time constant of 60 s. */
 void mc_party_decay(struct mc_party_state *s, double now)
 {

@@ -78,6 +78,7 @@ void mc_step_begin(struct mc_engine *e, struct mc_step *s)
     s->plan = ++e->n_plan;
     s->n_row = s->n_out = s->n_tok = s->n_decode = 0;
     s->n_delta = s->n_slots_in = 0;
+    s->cost = (struct mc_cost_step){0};
     *s->n_init = 0;
     memset(mc_staged(s->rows.live), 0, 4 * sizeof(int32_t));
     mc_staged(s->rows.q0)[0] = 0;
@@ -210,6 +211,14 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
         row_seq[s->n_tok + i] = s->n_row;
         if (q->prompt_logprobs && at + 1 == q->n_told && q->n_told < q->n_prompt)
             add_out(s, s->n_tok + i, q->ids[q->n_told++]);
+    }
+    if (decode) {
+        s->cost.n_decode++;
+        s->cost.ktok_decode += (float)(q->n_ctx + 1) * 1e-3f;
+    } else {
+        s->cost.n_prompt_row++;
+        s->cost.n_prompt_tok += n;
+        s->cost.ktok_prompt += (float)n * ((float)q->n_ctx + (float)(n + 1) / 2) * 1e-3f;
     }
     q->n_ctx += n;
     row->sampled = decode || (q->n_ctx == q->n_ids && mc_seq_room(e, q) > 0);

@@ -39,6 +39,49 @@ static int32_t pages_next(const struct mc_seq *q, int32_t hit)
     return want > 0 ? want : 0;
 }
 
+/* Rows whose first pages are the same one; 0 for who has no full page yet. */
+static uint32_t group_of(const struct mc_seq *q)
+{
+    uint32_t h = q->n_chain ? (uint32_t)(q->chain[0].lo ^ q->chain[0].lo >> 32) : 0;
+
+    return q->n_chain && h == 0 ? 1 : h;
+}
+
+/* Prompt tokens that a waiting row will find once the rows that read the same prefix now are
+ * through with it. */
+static int32_t hit_soon(const struct mc_engine *e, const struct mc_seq *q, int32_t hit)
+{
+    int32_t best = hit / MC_PAGE;
+
+    for (int32_t i = 0; i < e->n_live && q->n_chain > best; i++) {
+        const struct mc_seq *o = &e->seqs[e->live[i]];
+        int32_t n = 0;
+
+        if (o->state != MC_STATE_PREFILL)
+            continue;
+        while (n < q->n_chain && n < o->n_chain && q->chain[n].lo == o->chain[n].lo &&
+               q->chain[n].hi == o->chain[n].hi)
+            n++;
+        best = n > best ? n : best;
+    }
+    return best * MC_PAGE;
+}
+
+int32_t mc_view_reserve(const struct mc_step_view *v)
+{
+    int32_t pages = 0;
+
+    for (int32_t i = 0; i < v->n_row; i++) {
+        const struct mc_row *r = mc_view_row(v, i);
+        int32_t more = r->n_max - r->n_gen;
+        int32_t end = r->n_ctx + (more < v->p_tokens ? more : v->p_tokens);
+
+        if (r->state == MC_STATE_DECODE)
+            pages += (end + v->p_tokens - 1) / v->p_tokens - r->p_held;
+    }
+    return pages;
+}
+
 static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
 {
     int32_t hit = q->state == MC_STATE_WAITING ? mc_seq_hit(e, q, false) : 0;
@@ -48,6 +91,7 @@ static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
         .gen = q->gen,
         .tenant = q->tenant,
         .lane = q->lane,
+        .group = group_of(q),
         .state = (uint16_t)q->state,
         .priority = (int16_t)q->priority,
         .n_preempt = (int16_t)q->n_preempt,
@@ -55,7 +99,9 @@ static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
         .t_start = q->usage.t_start,
         .t_first = q->usage.t_first,
         .t_last = q->t_last,
+        .due_first = q->due_first,
         .due_end = q->deadline,
+        .slo_token = (float)q->slo_token,
         .n_guess = (float)(q->limit - q->n_gen),
         .n_prompt = q->n_prompt,
         .n_gen = q->n_gen,
@@ -64,7 +110,7 @@ static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
         .n_ahead = q->n_fly,
         .n_left = q->n_ids - q->n_ctx - hit,
         .n_hit = hit,
-        .n_hit_soon = hit,
+        .n_hit_soon = q->state == MC_STATE_WAITING ? hit_soon(e, q, hit) : hit,
         .p_held = q->n_page,
         .p_own = q->n_page,
         .p_step = pages_next(q, hit),
@@ -108,6 +154,8 @@ static double key(const struct sort *s, int32_t i)
 
     switch (s->by) {
     case MC_ORDER_DUE:
+        if (r->due_first > 0 && r->t_first == 0)
+            return r->due_first;
         return r->due_end > 0 ? r->due_end : 1e300;
     case MC_ORDER_PRIORITY:
         return -r->priority;
@@ -203,6 +251,11 @@ void mc_view_build(struct mc_engine *e)
         .fly_tokens = e->n_step > e->n_published
                           ? e->step[e->n_published % MC_DEPTH].n_tok
                           : 0,
+        .fly_us = mc_trace_fly(e, now),
+        .dev_us = e->dev_us,
+        .host_us = e->host_us,
+        .decode = e->cost.decode,
+        .prefill = e->cost.prefill,
     };
     for (int32_t i = 0; i < e->n_live; i++) {
         struct mc_seq *q = &e->seqs[e->live[i]];
@@ -223,6 +276,7 @@ void mc_view_build(struct mc_engine *e)
         count_row(&lane[row[i].lane], &row[i]);
         count_row(&tenant[row[i].tenant], &row[i]);
     }
+    v->p_reserve = mc_view_reserve(v);
     mc_view_sort(v);
 }
 

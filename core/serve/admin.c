@@ -268,6 +268,13 @@ static int v_diff(struct mc_server *s, const json_t *args, json_t **out, struct 
                                            text_arg(args, 1), out, err);
 }
 
+static int v_shadow(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    int rc = need_policies(s, err);
+
+    return rc < 0 ? rc : s->policies->shadow(s->policies_self, text_arg(args, 0), out, err);
+}
+
 static int v_config(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     (void)args, (void)err;
@@ -290,6 +297,7 @@ const struct mc_verb mc_verbs[] = {
     {"policy.list", "", "what runs", v_list},
     {"policy.check", "[path]", "try the files without running them", v_check},
     {"policy.diff", "[from] [to]", "what differs between generations, or on disk", v_diff},
+    {"policy.shadow", "[path | off]", "a candidate plans beside what runs", v_shadow},
     {"config", "", "the settings", v_config},
     {0},
 };

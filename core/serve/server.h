@@ -29,6 +29,9 @@ struct mc_policy_admin {
     /* from, to: "live", "kept", "disk" or a number; NULL, NULL: what a reload would change. */
     int (*diff)(void *self, const char *from, const char *to, json_t **out,
                 struct mc_err *err);
+    /* A candidate plans beside the live one, never applied: begins with a path as check takes
+     * it, ends with "off", NULL tells what it did so far. */
+    int (*shadow)(void *self, const char *path, json_t **out, struct mc_err *err);
 };
 
 /* REPL sessions, each a VM and a thread of its own; filled by lua/. */

@@ -43,6 +43,8 @@ static const struct field {
     {"prompt_logprobs", FLAG, REQ(prompt_logprobs)},
     {"keep_special", FLAG, offsetof(struct mc_submit, o.keep_special)},
     {"deadline", OTHER, 0},
+    {"due_first", OTHER, 0},
+    {"slo_token", NUMBER, REQ(slo_token)},
     {"index", UNSIGNED, offsetof(struct mc_submit, index)},
     {"seed", OTHER, 0},
     {"stop", OTHER, 0},
@@ -253,9 +255,9 @@ static int read_field(lua_State *L, const struct field *f, struct mc_submit *s,
     if (strcmp(f->name, "name") == 0)
         return read_text(L, "name", r->name, sizeof r->name, err);
     if (!number_at_top(L, &v) || !(v > 0) || v > 1e6)
-        return mc_fail_param(err, MC_EARG, "deadline",
-                             "deadline must be seconds from now, up to 1e6");
-    r->deadline = mc_now() + v;
+        return mc_fail_param(err, MC_EARG, f->name, "%s must be seconds from now, up to 1e6",
+                             f->name);
+    *(strcmp(f->name, "deadline") == 0 ? &r->deadline : &r->due_first) = mc_now() + v;
     return 0;
 }
 

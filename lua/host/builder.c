@@ -92,7 +92,7 @@ int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed
     same = only_if_changed && g->hash == p->tried;
     p->tried = g->hash;
     if (rc >= 0 && !same)
-        rc = mc_trial_run(out, &p->record, NULL, err);
+        rc = mc_trial_run(out, &p->record, 1, NULL, err);
     if (rc >= 0 && !same && p->opts.check)
         rc = p->opts.check(p->opts.self, g, err);
     if (rc < 0 || same) {
@@ -165,8 +165,7 @@ static void on_event(struct mc_policies *p, const struct mc_event *e)
         mc_log_at((enum mc_log_level)e->level, "policy", "%s", e->text);
         break;
     case MC_EVENT_FAILED:
-        snprintf(text, sizeof text, "generation %u: %s; the built-in policy served", e->number,
-                 e->text);
+        snprintf(text, sizeof text, "generation %u: %s", e->number, e->text);
         mc_builder_error(p, text);
         break;
     case MC_EVENT_LIVE:
@@ -174,7 +173,7 @@ static void on_event(struct mc_policies *p, const struct mc_event *e)
         tell_edge(p, e->number);
         break;
     case MC_EVENT_BACK:
-        mc_warn("policy", "too many failures: rolled back to %s %u",
+        mc_warn("policy", "rolled back to %s %u",
                 e->number ? "generation" : "the built-in policy,", e->number);
         tell_edge(p, e->number);
         break;
@@ -253,7 +252,7 @@ static void keep_spare(struct mc_policies *p)
     mc_stepvm_close(atomic_exchange(&p->spare, NULL));
     if (!g || now_ms() < p->no_spare_until)
         return;
-    if (open_vm(p, g, &s, &err) < 0 || mc_trial_run(&s, &p->record, NULL, &err) < 0) {
+    if (open_vm(p, g, &s, &err) < 0 || mc_trial_run(&s, &p->record, 1, NULL, &err) < 0) {
         p->no_spare_until = now_ms() + 10000;
         mc_warn("policy", "no spare VM for generation %u: %s", live, err.text);
         return;
@@ -406,6 +405,7 @@ void *mc_builder_run(void *policies)
         forget_old(p);
         answer_reloads(p);
         do_jobs(p);
+        mc_shadow_take(&p->shadow);
         if (p->reload_at && now_ms() >= p->reload_at) {
             p->reload_at = 0;
             mc_builder_watch(p);

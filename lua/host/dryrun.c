@@ -84,8 +84,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_tried *tried,
-              struct mc_err *err)
+int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, int n_recorded,
+              struct mc_tried *tried, struct mc_err *err)
 {
     static const int done[] = {0, 1, 100}, n_cand[] = {1, 32, MC_CAND_CAP};
     struct mc_scene *b = malloc(sizeof *b);
@@ -105,8 +105,10 @@ int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_t
         for (int i = 0; rc >= 0 && i < 9; i++)
             rc = try_sampler(s, done[i % 3], n_cand[i / 3], err);
     }
-    if (rc >= 0 && recorded && recorded->bytes > 0)
-        rc = try_view(s, "the last recorded step", recorded, p, tried, err);
+    for (int i = 0; rc >= 0 && i < n_recorded; i++)
+        if (recorded[i].bytes > 0)
+            rc = try_view(s, n_recorded == 1 ? "the last recorded step" : "a recorded step",
+                          &recorded[i], p, tried, err);
     n = tried->n_us = tried->n_us < MC_N_TRIED ? tried->n_us : MC_N_TRIED;
     qsort(tried->us, (size_t)n, sizeof *tried->us, by_size);
     free(b);

@@ -18,9 +18,9 @@ struct mc_tried {
     float us[MC_N_TRIED]; /* of the last ones; sorted when the trial is over */
 };
 
-/* recorded may be NULL, and tried. On failure err->text says which hook failed with
+/* n_recorded steps more; tried may be NULL. On failure err->text says which hook failed with
  * what; a lost VM is left lost, with the arguments that did it. */
-int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, struct mc_tried *tried,
-              struct mc_err *err);
+int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, int n_recorded,
+              struct mc_tried *tried, struct mc_err *err);
 
 #endif

@@ -293,6 +293,12 @@ int mc_generation_open_path(const char *path, struct mc_generation **out,
     int rc;
 
     *out = NULL;
+    if (!strchr(path, '/') && find_builtin(path) && strcmp(path, "init") != 0) {
+        rc = open_dir("", true, out, err);
+        if (rc == 0)
+            rc = choose_file(*out, path, err); /* it says its kind */
+        return rc;
+    }
     if (stat(path, &st))
         return mc_fail_param(err, MC_ENOENT, "path", "%s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode)) {

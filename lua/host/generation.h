@@ -51,7 +51,8 @@ struct mc_generation {
 /* dir NULL or "": the built-in set. Fails when the directory can't be opened, or when
  * others than root and this user may change it. */
 int mc_generation_open(const char *dir, struct mc_generation **out, struct mc_err *err);
-/* To try things: path is a directory, or one file of it, "sched.lua" or "routes/x.lua",
+/* To try things: path is a directory, a shipped policy's name ("sched_fair"), or one file
+ * of a directory, "sched.lua" or "routes/x.lua",
  * which then runs as the kind that it says it is. A directory that the file lies in may be
  * anybody's. */
 int mc_generation_open_path(const char *path, struct mc_generation **out,

@@ -16,6 +16,7 @@
 #include "lua/host/render.h"
 #include "lua/host/repl.h"
 #include "lua/host/settings.h"
+#include "lua/host/lone.h"
 #include "lua/host/verbs.h"
 
 struct mc_lua {
@@ -55,6 +56,16 @@ static void on_gone(void *self, struct mc_req *r)
 }
 
 static const struct mc_edge_ops edge_ops = {on_request, on_gone};
+
+static int lone_open(const char *path, struct mc_lone **out, struct mc_policy *policy,
+                     struct mc_err *err)
+{
+    int rc = mc_lone_open(path, out, err);
+
+    if (rc == 0)
+        *policy = mc_lone_policy(*out);
+    return rc;
+}
 
 /* ---- a new directory ---------------------------------------------------------------------- */
 
@@ -141,6 +152,8 @@ const struct mc_lua_half mc_lua_half = {
     .table = mc_lua_table,
     .check = mc_check_alone,
     .test = mc_test_alone,
+    .lone = lone_open,
+    .lone_close = mc_lone_close,
     .starter = starter,
     .recipe = mc_lua_recipe,
     .render_open = mc_render_open,

@@ -244,7 +244,8 @@ static int end(struct mc_policies *p, enum mc_hook h, uint64_t t0, int rc, struc
     p->bad = true;
     p->off |= 1u << h;
     if (rc != MC_EBUDGET && rc != MC_ENOMEM) {
-        snprintf(text, sizeof text, "%s: %s", mc_hook_names[h], err->text);
+        snprintf(text, sizeof text, "%s: %s; the built-in policy served", mc_hook_names[h],
+                 err->text);
         mc_hooks_event(p, MC_EVENT_FAILED, 0, s->gen->number, text);
         return rc;
     }
@@ -280,22 +281,33 @@ static void give_record(struct mc_policies *p, const struct mc_step_view *v,
     atomic_store(&p->record_state, MC_RECORD_GIVEN);
 }
 
-static int op_plan(void *self, struct mc_step_view *v, struct mc_plan *plan,
-                   struct mc_err *err)
+static int plan_live(struct mc_policies *p, struct mc_step_view *v, struct mc_plan *plan,
+                     struct mc_err *err)
 {
-    struct mc_policies *p = self;
     struct mc_err mine;
-    struct mc_stepvm *s;
     uint64_t t0;
+    struct mc_stepvm *s = begin(p, MC_HOOK_PLAN, &t0);
 
-    if (!p->called) /* the first hook of a step: a boundary, also when steps are rare */
-        at_boundary(p);
-    give_record(p, v, plan);
-    s = begin(p, MC_HOOK_PLAN, &t0);
     if (!s)
         return mc_policy_builtin.ops->plan(NULL, v, plan, err);
     err = err ? err : &mine;
     return end(p, MC_HOOK_PLAN, t0, mc_stepvm_plan(s, v, plan, p->state, err), err);
+}
+
+static int op_plan(void *self, struct mc_step_view *v, struct mc_plan *plan,
+                   struct mc_err *err)
+{
+    struct mc_policies *p = self;
+    int rc;
+
+    if (!p->called) /* the first hook of a step: a boundary, also when steps are rare */
+        at_boundary(p);
+    give_record(p, v, plan);
+    mc_shadow_before(&p->shadow, v, plan);
+    rc = plan_live(p, v, plan, err);
+    if (mc_shadow_after(&p->shadow, plan, rc == 0))
+        mc_builder_wake(p);
+    return rc;
 }
 
 static int op_evict(void *self, struct mc_step_view *v, int32_t need, struct mc_plan *plan,
@@ -387,16 +399,29 @@ static void op_step_end(void *self)
     struct mc_policies *p = self;
 
     p->step++;
-    if (too_bad(p) && live_number(p)) {
+    if ((too_bad(p) || p->starves) && live_number(p)) {
         atomic_fetch_add(&p->rollbacks, 1);
         roll_back(p, false);
     }
     p->off = 0;
+    p->starves = false;
     if (p->called && atomic_fetch_add(&p->steps, 1) + 1 == MC_BAD_WINDOW && kept_number(p))
         mc_hooks_event(p, MC_EVENT_LOG, MC_LOG_INFO, 0,
                        "the live generation has served 1,000 steps: off probation");
     p->called = p->bad = false;
     at_boundary(p);
+}
+
+/* On probation a generation that starves someone goes, at the next boundary. */
+static void op_starved(void *self)
+{
+    struct mc_policies *p = self;
+
+    if (!kept_number(p) || atomic_load(&p->steps) >= MC_BAD_WINDOW)
+        return;
+    mc_hooks_event(p, MC_EVENT_FAILED, 0, live_number(p),
+                   "it starves a sequence while on probation; rolling back");
+    p->starves = true;
 }
 
 static const char *op_why(void *self, uint16_t index)
@@ -421,6 +446,7 @@ const struct mc_policy_ops mc_hooks_ops = {
     .pick = op_pick,
     .vocab_set = op_vocab_set,
     .step_end = op_step_end,
+    .starved = op_starved,
     .why = op_why,
     .generation = op_generation,
 };

@@ -131,18 +131,30 @@ static void leaf_hide(struct mc_stepvm *s)
     s->shown->io.epoch = 0;
 }
 
-/* The i-th shipped view, to be read from where views lie; its name, or NULL. */
+static void put_scene(struct mc_stepvm *s, const struct mc_record *r)
+{
+    mc_shown_view(s->shown, r->view, NULL);
+    s->shown->plan.tok_left = r->tok_left;
+    s->shown->plan.row_left = r->row_left;
+    s->shown->plan.page_left = r->page_left;
+}
+
+/* The i-th recorded or shipped view, to be read from where views lie; its name, or NULL. */
 static const char *leaf_scene(struct mc_stepvm *s, int32_t i)
 {
-    struct mc_scene *made = malloc(sizeof *made);
-    const char *name = made ? mc_scene_make(made, i) : NULL;
+    struct mc_scene *made;
+    const char *name;
 
-    if (name) {
-        mc_shown_view(s->shown, &made->view, NULL);
-        s->shown->plan.tok_left = made->record.tok_left;
-        s->shown->plan.row_left = made->record.row_left;
-        s->shown->plan.page_left = made->record.page_left;
+    if (s->opts.n_views > 0) {
+        if (i >= s->opts.n_views)
+            return NULL;
+        put_scene(s, &s->opts.views[i]);
+        return "recorded";
     }
+    made = malloc(sizeof *made);
+    name = made ? mc_scene_make(made, i) : NULL;
+    if (name)
+        put_scene(s, &made->record);
     free(made);
     return name;
 }

@@ -131,6 +131,7 @@ void mc_policies_close(struct mc_policies *p)
         pthread_join(p->thread, NULL);
     }
     close_dead(p);
+    mc_shadow_end(&p->shadow);
     mc_stepvm_close(p->live);
     mc_stepvm_close(p->kept);
     mc_stepvm_close(atomic_load(&p->next));

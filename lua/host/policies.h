@@ -12,7 +12,8 @@
  *  3. A hook that fails costs no request: the built-in policy does that call, and calls of
  *     that hook until the step ends. A step in which any hook failed is a bad step; three
  *     in a row (of steps that called a hook), or ten in 1,000, roll back to the kept
- *     generation, or to the built-in policy when there is none.
+ *     generation, or to the built-in policy when there is none. In its first 1,000 steps
+ *     (probation) a generation also goes when a sequence starves under it.
  *  4. A hook that runs over its time or memory costs its VM: the spare goes on, and no hook
  *     is called until the step ends. After 32 lost VMs scripts are off until
  *     the process restarts ("degraded"): each leaves its machine code mapped.

@@ -12,6 +12,7 @@
 
 #include "lua/host/dryrun.h"
 #include "lua/host/policies.h"
+#include "lua/host/shadow.h"
 
 enum {
     MC_LOST_MAX = 32,
@@ -58,6 +59,7 @@ struct mc_policies {
     struct mc_stepvm *live, *kept; /* NULL: lost, the spare is awaited; or none */
     unsigned off;                  /* hooks not to be called until the step ends */
     bool called, bad;              /* in this step */
+    bool starves;                  /* the generation on probation goes when it ends */
     int bad_row;
     uint64_t step, bad_at[MC_BAD_MANY]; /* the last bad steps, a ring */
     int n_bad;
@@ -81,6 +83,7 @@ struct mc_policies {
     atomic_int record_state;
     struct mc_record record; /* the engine's while COPYING, else the builder's */
     size_t record_cap;
+    struct mc_shadow shadow;
     int bell; /* eventfd: wakes the builder */
 
     /* ---- builder thread ---- */

@@ -25,7 +25,7 @@ static const struct scene scenes[] = {
     {"few pages left", 16, 1, 8, 4, 2, 3, 256, 64},
     {"a full step", 48, 2, 8, 2, 2, N_PAGE, 8, 4},
     {"many waiting in two lanes", 32, 1, 90, 3, 2, N_PAGE, 512, 64},
-    {"no lanes", 2, 1, 4, 1, 0, N_PAGE, 256, 64},
+    {"a little of all", 2, 1, 4, 1, 1, N_PAGE, 256, 64},
 };
 
 static struct mc_row make_row(const struct scene *sc, int i)
@@ -33,7 +33,7 @@ static struct mc_row make_row(const struct scene *sc, int i)
     int started = sc->decode + sc->prefill;
     struct mc_row r = {
         .seq = (uint32_t)i + 1, .gen = 1, .n_prompt = 100 + 10 * i, .n_max = 128,
-        .lane = sc->lanes ? (uint32_t)(i % sc->lanes) : 0, .priority = (int16_t)(i % 3),
+        .lane = (uint32_t)(i % sc->lanes), .priority = (int16_t)(i % 3),
         .t_arrive = 10 + i * 0.25, .n_guess = 64, .us_swap = 100, .us_redo = 200,
     };
 

@@ -52,6 +52,8 @@ struct mc_step_opts {
     bool no_jit;
     bool follow;   /* note lines as they run in vm->at (implies no_jit), to find a runaway */
     int64_t load_us, hook_us; /* 0: the gate's */
+    const struct mc_record *views; /* what tests walk through; n_views 0: the shipped ones */
+    int n_views;
 };
 
 enum { MC_N_WHY = 257 };

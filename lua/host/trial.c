@@ -61,7 +61,7 @@ int mc_trial_open(const struct mc_step_opts *o, struct mc_generation *g,
     return rc;
 }
 
-int mc_trial_run(struct mc_stepvm **s, const struct mc_record *recorded,
+int mc_trial_run(struct mc_stepvm **s, const struct mc_record *recorded, int n_recorded,
                  struct mc_tried *tried, struct mc_err *err)
 {
     struct mc_metrics *metrics = (*s)->opts.metrics;
@@ -71,7 +71,7 @@ int mc_trial_run(struct mc_stepvm **s, const struct mc_record *recorded,
 
     (*s)->opts.log = mc_step_quiet;
     (*s)->opts.metrics = NULL;
-    rc = mc_dryrun(*s, recorded, tried, err);
+    rc = mc_dryrun(*s, recorded, n_recorded, tried, err);
     (*s)->opts.log = log;
     (*s)->opts.metrics = metrics;
     if (ran_away(rc)) {

@@ -100,22 +100,29 @@ struct check_job {
     int rc;
 };
 
+/* A path, or a name in the policies' own directory, written out into buf. */
+static const char *path_of(const struct mc_policies *p, const char *given, char *buf, size_t n)
+{
+    size_t len = strlen(given);
+    bool ends = len > 4 && strcmp(given + len - 4, ".lua") == 0;
+
+    if (strchr(given, '/') || !*p->dir)
+        return given;
+    snprintf(buf, n, "%s/%.*s%s", p->dir, MC_SOURCE_NAME, given, ends ? "" : ".lua");
+    return buf;
+}
+
 static void run_check(struct mc_policies *p, void *arg)
 {
     struct check_job *j = arg;
-    struct mc_check c = {.path = j->path ? j->path : p->dir, .vocab = p->opts.vocab,
-                         .recorded = &p->record, .edge = p->opts.check,
+    struct mc_check c = {.path = p->dir, .vocab = p->opts.vocab,
+                         .recorded = &p->record, .n_recorded = 1,
+                         .edge = p->opts.check,
                          .self = p->opts.self};
     char path[sizeof p->dir + MC_SOURCE_NAME + 8];
 
-    if (j->path && !strchr(j->path, '/') && *p->dir) { /* a name in the directory */
-        size_t n = strlen(j->path);
-        bool ends = n > 4 && strcmp(j->path + n - 4, ".lua") == 0;
-
-        snprintf(path, sizeof path, "%s/%.*s%s", p->dir, MC_SOURCE_NAME, j->path,
-                 ends ? "" : ".lua");
-        c.path = path;
-    }
+    if (j->path)
+        c.path = path_of(p, j->path, path, sizeof path);
     mc_builder_ask_record(p);
     j->rc = mc_check_run(&c, j->out, j->err);
 }
@@ -241,10 +248,36 @@ static int on_diff(void *self, const char *from, const char *to, json_t **out,
     return j.rc;
 }
 
+/* ---- shadow ---------------------------------------------------------------------------- */
+
+static void run_shadow(struct mc_policies *p, void *arg)
+{
+    const struct mc_step_opts o = {.sets = &p->sets, .log = mc_step_quiet,
+                                   .config = p->opts.config};
+    struct check_job *j = arg;
+    char path[sizeof p->dir + MC_SOURCE_NAME + 8];
+
+    if (j->path && strcmp(j->path, "off") == 0)
+        mc_shadow_end(&p->shadow);
+    else if (j->path)
+        j->rc = mc_shadow_begin(&p->shadow, &o, path_of(p, j->path, path, sizeof path), j->err);
+    if (j->rc == 0)
+        *j->out = mc_shadow_report(&p->shadow);
+}
+
+static int on_shadow(void *self, const char *path, json_t **out, struct mc_err *err)
+{
+    struct check_job j = {path, out, err, 0};
+
+    mc_policies_do(self, run_shadow, &j);
+    return j.rc;
+}
+
 const struct mc_policy_admin mc_policy_verbs = {
     .reload = on_reload,
     .rollback = on_rollback,
     .list = on_list,
     .check = on_check,
     .diff = on_diff,
+    .shadow = on_shadow,
 };

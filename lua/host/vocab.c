@@ -54,6 +54,26 @@ const uint32_t *mc_sets_bits(const struct mc_sets *t, int32_t handle)
     return t->set[handle].bits;
 }
 
+/* Each byte at its own value's place. */
+#define B1(x) (char)(x)
+#define B4(x) B1(x), B1(x + 1), B1(x + 2), B1(x + 3)
+#define B16(x) B4(x), B4(x + 4), B4(x + 8), B4(x + 12)
+#define B64(x) B16(x), B16(x + 16), B16(x + 32), B16(x + 48)
+static const char bytes[256] = {B64(0), B64(64), B64(128), B64(192)};
+
+static const char *byte_piece(const void *ctx, int32_t id, size_t *n, bool *special)
+{
+    (void)ctx;
+    *special = id < 2;
+    *n = 1;
+    return id < 2 ? "" : &bytes[id - 2];
+}
+
+struct mc_vocab mc_vocab_bytes(void)
+{
+    return (struct mc_vocab){.n = 258, .piece = byte_piece};
+}
+
 const char *mc_vocab_text(const struct mc_vocab *v, int32_t id, size_t *n)
 {
     bool special = false;

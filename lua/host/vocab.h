@@ -21,6 +21,9 @@ struct mc_vocab {
     const void *ctx;
 };
 
+/* For trials without a model: two control tokens, then a token for each byte. */
+struct mc_vocab mc_vocab_bytes(void);
+
 struct mc_sets {
     struct mc_vocab vocab;
     atomic_int n; /* sets below it are complete */

@@ -72,6 +72,7 @@ end
 mc.policy = {
   list = function() return verb("policy.list") end,
   check = function(path) return verb("policy.check", path) end,
+  shadow = function(path) return verb("policy.shadow", path) end,
   diff = function(from, to)
     local d, err = verb("policy.diff", from, to)
     return d and d.text, err

@@ -212,7 +212,7 @@ function M.set_router(fn)
 end
 
 local ROUTED = { model = "string", lane = "number", priority = "number",
-  deadline = "number" }
+  deadline = "number", due_first = "number", slo_token = "number" }
 
 -- What the router says goes to the sequences of this request; an error of its own costs the
 -- request nothing, a refusal does. False when it was refused.

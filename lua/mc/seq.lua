@@ -49,7 +49,8 @@ local OURS = { ids = true, tokens = true, messages = true, chat = true, prompt =
   model = true }
 
 -- What the request's router and key have decided holds unless opts says otherwise.
-local INHERITED = { "name", "tenant", "lane", "priority", "deadline" }
+local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first",
+  "slo_token" }
 
 local function open(opts, list)
   local context, fields = host.task.context(), {}

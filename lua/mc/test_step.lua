@@ -152,10 +152,12 @@ local function random_view(rnd)
       { id = 1, weight = rnd(1, 4), served = rnd(0, 9999) } } }
 end
 
+local COSTS = { decode = true, prefill = true } -- structs in a view
+
 local function scalars_of(struct, known)
   local t = {}
   for k in pairs(known) do
-    if k ~= "user" then t[k] = tonumber(struct[k]) end
+    if k ~= "user" and not COSTS[k] then t[k] = tonumber(struct[k]) end
   end
   return t
 end
@@ -189,6 +191,8 @@ local function put(struct, t, known)
   for k, x in pairs(t) do
     if k == "user" then
       for i, n in ipairs(x) do struct.user[i - 1] = n end
+    elseif COSTS[k] and type(x) == "table" and known[k] then
+      for name, us in pairs(x) do struct[k][name] = us end
     elseif known[k] and type(x) == "number" then
       struct[k] = x
     end

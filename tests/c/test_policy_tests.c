@@ -29,7 +29,7 @@ static const char *verdict(const char *dir, size_t i)
     json_t *out = NULL, *row;
 
     snprintf(path, sizeof path, "%s/s.lua", dir);
-    assert_ok(mc_test_alone(path, &out, &err), err);
+    assert_ok(mc_test_alone(path, NULL, &out, &err), err);
     row = json_array_get(out, i);
     assert_non_null(row);
     assert_string_equal(json_string_value(json_object_get(row, "file")), "s.lua");
@@ -160,7 +160,7 @@ static void tests_of_routes_and_routers_run_too(void **st)
               "route = function(req) return { lane = #req.path } end, tests = function(t)\n"
               "  t.it('r', function() t.expect(t.route { path = '/abc' }.lane):is(3) end) end }");
     dir_write(dir, "init.lua", "return { router = 'r', routes = { 'x' } }");
-    assert_ok(mc_test_alone(dir, &out, &err), err);
+    assert_ok(mc_test_alone(dir, NULL, &out, &err), err);
     for (size_t i = 0; i < json_array_size(out); i++) {
         json_t *row = json_array_get(out, i);
         bool bad = strcmp(json_string_value(json_object_get(row, "name")), "r") == 0;

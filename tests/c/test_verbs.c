@@ -112,14 +112,14 @@ static void check_alone_runs_routes_and_routers(void **st)
               "['GET /x'] = function(req, res) res:json {} end,\n"
               "init = function() local s, err = mc.submit { prompt = 'a' }\n"
               "assert(not s and err.code and mc.shared.incr('k') == 1) end }");
-    assert_ok(mc_check_alone(dir, &out, &err), err);
+    assert_ok(mc_check_alone(dir, NULL, &out, &err), err);
     json_decref(out);
     dir_write(path, "x.lua", "return { api = 1, kind = 'routes', ['GET x'] = print }");
-    assert_true(mc_check_alone(dir, &out, &err) < 0);
+    assert_true(mc_check_alone(dir, NULL, &out, &err) < 0);
     assert_non_null(strstr(err.text, "routes/x.lua"));
     dir_write(path, "x.lua", "return { api = 1, kind = 'routes',\n"
                              "init = function() while true do end end }");
-    assert_int_equal(mc_check_alone(in(path, "x.lua"), &out, &err), MC_EBUDGET);
+    assert_int_equal(mc_check_alone(in(path, "x.lua"), NULL, &out, &err), MC_EBUDGET);
     dir_free(dir);
 }
 
@@ -228,6 +228,97 @@ static void verbs_answer_while_a_hook_runs_away(void **st)
     rig_close(&r);
 }
 
+static json_t *shadow(struct rig *r, const char *path)
+{
+    struct mc_err err = {0};
+    json_t *out = NULL;
+
+    assert_ok(verbs->shadow(r->p, path, &out, &err), err);
+    return out;
+}
+
+static int64_t number(struct rig *r, const char *key)
+{
+    json_t *out = shadow(r, NULL);
+    int64_t n = json_integer_value(json_object_get(out, key));
+
+    json_decref(out);
+    return n;
+}
+
+static void shadow_plans_beside_and_changes_nothing(void **st)
+{
+    struct rig r = {.dir = dir_new()};
+    struct mc_err err = {0};
+    json_t *out;
+    int items;
+
+    (void)st;
+    dir_scheduler(r.dir, "for _, s in view:running() do plan:decode(s) end", "");
+    dir_write(r.dir, "same.lua", "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
+              "for _, s in v:running() do s.user[1] = 5 p:decode(s) end end }");
+    dir_write(r.dir, "more.lua", "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
+              "local n = 0 for _, s in v:running() do n = n + 1\n"
+              "  if n > 1 then p:decode(s) end end\n"
+              "for _, s in v:waiting() do p:prefill(s, 9) end end }");
+    dir_write(r.dir, "spin.lua", "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
+              "if v.step > 1500 then\n  while true do end\nend end }");
+    rig_open(&r, false);
+    json_decref(shadow(&r, NULL));
+    json_decref(shadow(&r, "same"));
+    rig_until(&r, number(&r, "views") >= 20);
+    assert_int_equal(number(&r, "differ"), 0);
+    assert_true(r.b->row[0].user[0] == 0); /* its numbers are not written back */
+    items = r.plan->n;
+    json_decref(shadow(&r, "more"));
+    rig_until(&r, number(&r, "views") >= 20);
+    assert_int_equal(number(&r, "differ"), number(&r, "views"));
+    assert_int_equal(number(&r, "rows_only_live"), number(&r, "views"));
+    assert_int_equal(number(&r, "rows_only_shadow"), 2 * number(&r, "views"));
+    assert_int_equal(r.plan->n, items);
+    json_decref(shadow(&r, "spin"));
+    rig_until(&r, (out = shadow(&r, NULL), items = !!json_object_get(out, "error"),
+                   json_decref(out), items));
+    out = shadow(&r, NULL);
+    assert_non_null(strstr(json_string_value(json_object_get(out, "error")), "spin.lua:3"));
+    assert_false(json_is_true(json_object_get(out, "shadow")));
+    json_decref(out);
+    assert_int_equal(rig_status(&r).lost, 0);
+    assert_true(verbs->shadow(r.p, "nosuch", &out, &err) < 0);
+    json_decref(shadow(&r, "more"));
+    json_decref(shadow(&r, "off"));
+    rig_step(&r);
+    assert_int_equal(rig_status(&r).live, 1);
+    rig_close(&r);
+}
+
+static void starving_on_probation_rolls_back(void **st)
+{
+    struct rig r = {.dir = dir_new()};
+
+    (void)st;
+    write_hold(r.dir, 1);
+    rig_open(&r, false);
+    r.policy.ops->starved(r.policy.self); /* nothing to go back to */
+    rig_step(&r);
+    assert_int_equal(rig_status(&r).live, 1);
+    write_hold(r.dir, 2);
+    rig_reload(&r, NULL);
+    assert_int_equal(rig_status(&r).live, 2);
+    r.policy.ops->starved(r.policy.self);
+    rig_step(&r);
+    assert_int_equal(rig_status(&r).live, 1);
+    rig_until(&r, strstr(rig_status(&r).error, "starves a sequence while on probation"));
+    write_hold(r.dir, 3);
+    rig_reload(&r, NULL);
+    for (int i = 0; i < 1000; i++)
+        rig_step(&r);
+    r.policy.ops->starved(r.policy.self); /* off probation: an operator decides */
+    rig_step(&r);
+    assert_int_equal(rig_status(&r).live, 3);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(check_refuses_what_fails_only_later),
     cmocka_unit_test(check_takes_one_file_that_nobody_names),
@@ -235,5 +326,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(list_tells_probation),
     cmocka_unit_test(diff_shows_what_a_reload_would_change),
     cmocka_unit_test(verbs_answer_while_a_hook_runs_away),
+    cmocka_unit_test(shadow_plans_beside_and_changes_nothing),
+    cmocka_unit_test(starving_on_probation_rolls_back),
 };
 MC_TEST_MAIN(tests)

@@ -42,7 +42,9 @@
 ---@field prompt_logprobs boolean? the prompt's too, shown by res:stream; no prefix is reused
 ---@field lane integer?
 ---@field priority integer?
----@field deadline number? seconds from now
+---@field deadline number? seconds from now until it is given up
+---@field due_first number? seconds from now until the first token is wanted
+---@field slo_token number? seconds a token wanted
 ---@field salt string? prefixes are shared among equal salts only
 ---@field keep_special boolean? control tokens show in the text
 
@@ -121,7 +123,7 @@ function mc.kv.stats() end
 function mc.policy.list() end
 
 --- Tries files as a reload would, without running them: {hooks, files, views, plan_us,
---- plan_us_worst}, or nil, err with file, line and reason. path: a directory, a file, or a
+--- plan_us_worst, starved}, or nil, err with file, line and reason. path: a directory, a file, or a
 --- name in the policy directory; nil: the directory. REPL only.
 ---@param path string?
 ---@return table? tried
@@ -135,6 +137,14 @@ function mc.policy.check(path) end
 ---@return string? text
 ---@return mc.Error? err
 function mc.policy.diff(from, to) end
+
+--- Lets a candidate plan beside the live scheduler, on real views, never applied: begins with
+--- a path as check takes it, ends with "off", tells what it did without: {views, differ,
+--- rows_only_live, rows_only_shadow, rows_other, plan_us, plan_us_worst, error}. REPL only.
+---@param path string?
+---@return table? report
+---@return mc.Error? err
+function mc.policy.shadow(path) end
 
 --- Reads the policy directory again: live at the next step. REPL only.
 function mc.policy.reload() end

@@ -20,6 +20,8 @@
 ---@field pages integer? free ones
 ---@field tok_cap integer? tokens that the step may run
 ---@field row_cap integer? rows that it may run
+---@field decode table? {us_base =, us_row =, us_ktok_kv =}
+---@field prefill table? {us_base =, us_tok =, us_ktok_kv =}
 
 ---@class mc.TestPlan p[i] is what was planned for row i: {what = "run" | "hold" | "drop" | "swap" | "resume" | "reject", n =, why =, code =}, or nil
 ---@field n integer rows named
