@@ -81,6 +81,8 @@ static void fit(const struct mc_cost_step *s, int32_t n, double *x)
         for (int i = 0; i < N; i++)
             if (x[i] < 0 && (worst < 0 || x[i] * sqrt(a[i][i]) < x[worst] * sqrt(a[worst][worst])))
                 worst = i;
+        if (worst == BASE) /* every step has one: what rose along with it took its share */
+            worst = used[KV] ? KV : used[ROW] ? ROW : BASE;
         if (worst >= 0)
             used[worst] = false;
     } while (worst >= 0);

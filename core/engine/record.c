@@ -154,7 +154,7 @@ static bool drain(struct mc_recorder *r)
     return true;
 }
 
-/* A frame a second, sooner when much came. */
+/* A frame a second, sooner when much came; the head at once. */
 static void *run(void *arg)
 {
     struct mc_recorder *r = arg;
@@ -165,7 +165,7 @@ static void *run(void *arg)
         uint64_t waits = atomic_load(&r->in) - atomic_load(&r->out);
 
         stop = atomic_load(&r->stop);
-        if (stop || tick % TICKS == 0 || waits > FRAME / 2)
+        if (stop || tick % TICKS == 0 || waits > FRAME / 2 || (waits > 0 && r->written == 8))
             while (drain(r))
                 ;
         else

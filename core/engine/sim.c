@@ -358,6 +358,15 @@ static void make_room(struct run *r, struct step *s)
     build_view(r);
 }
 
+static double seconds_of(const struct run *r, const struct step *s, double begins)
+{
+    const struct mc_sim_opts *o = r->o;
+    double us = mc_cost_us(&o->decode, &o->prefill, &s->cost);
+    int32_t at = begins < o->n_slow ? (int32_t)begins : o->n_slow - 1;
+
+    return us * 1e-6 * (o->slow && at >= 0 ? (double)o->slow[at] : 1);
+}
+
 /* True when there is something to run. */
 static bool plan_step(struct run *r)
 {
@@ -387,7 +396,7 @@ static bool plan_step(struct run *r)
     if (s->n_row == 0)
         return false;
     begins = r->now > r->device ? r->now : r->device;
-    s->done = r->device = begins + mc_cost_us(&r->o->decode, &r->o->prefill, &s->cost) * 1e-6;
+    s->done = r->device = begins + seconds_of(r, s, begins);
     r->n_step++;
     return true;
 }

@@ -15,6 +15,9 @@ struct mc_sim_opts {
     const struct mc_policy *policy;
     struct mc_cost decode, prefill;
     double host_us; /* planning and publishing, a step */
+    const float *slow; /* [n_slow] how many times longer steps took in each second, or NULL:
+                          a machine that is shared is not as fast all the time */
+    int32_t n_slow;
 };
 
 struct mc_sim_req { /* one a request of the recording; 0: never */

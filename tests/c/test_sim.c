@@ -132,7 +132,8 @@ static void record_ends_at_its_size_and_a_cut_file_is_read(void **st)
             h.weight[i] = 1;
         assert_ok(mc_recorder_open(&o, &rec, &err), err);
         mc_recorder_put(rec, MC_REC_HEAD, &h, sizeof h, NULL, 0);
-        nanosleep(&(struct timespec){1, 300000000}, NULL);
+        for (int i = 0; i < 1000 && (stat(path, &s) < 0 || s.st_size <= 8); i++)
+            nanosleep(&(struct timespec){0, 10000000}, NULL);
         for (int i = 0; i < 512; i++)
             noise[i] = (uint64_t)i * 0x9E3779B97F4A7C15ull;
         mc_recorder_put(rec, MC_REC_START, noise, sizeof noise, NULL, 0);

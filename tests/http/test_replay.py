@@ -64,6 +64,20 @@ def a_policy_that_reverses_the_order_reverses_the_finish_order():
         assert rc == 0 and late >= 9, out["ends"]
 
 
+def replays_of_live_runs_come_within_15_percent():
+    """tests/golden/replay holds live runs of SmolLM2-135M (Q4_1, CPU, two threads, a busy
+    machine): 24 arrivals at 3 a second, under each of the shipped schedulers."""
+    for policy in ("scheduler", "sched_fair", "sched_due"):
+        rc, out = replay(f"tests/golden/replay/{policy}.rec", policy)
+        was, would = out["recorded"], out["replayed"]
+        assert rc == 0 and was["requests"] == would["requests"] == 24, out
+        for name, a, b in (("ttft", was["ttft_ms"]["mean"], would["ttft_ms"]["mean"]),
+                           ("gap", was["inter_token_ms"]["mean"], would["inter_token_ms"]["mean"]),
+                           ("tokens/s", was["tokens_s"], would["tokens_s"])):
+            print(f"# {policy} {name}: live {a:.1f}, replayed {b:.1f}", flush=True)
+            assert abs(b / a - 1) < 0.15, (policy, name, a, b)
+
+
 def a_policy_that_starves_is_told_before_it_is_live():
     with tempfile.TemporaryDirectory(prefix="mascon-replay-") as d:
         rec = os.path.join(d, "rec")
@@ -150,6 +164,7 @@ return P""", r="""return { api = 1, kind = "router", route = function(req)
 
 
 main([a_policy_that_reverses_the_order_reverses_the_finish_order,
+      replays_of_live_runs_come_within_15_percent,
       a_policy_that_starves_is_told_before_it_is_live,
       prompts_are_recorded_only_when_asked_and_nothing_is_written_over,
       a_scheduler_sees_weights_dues_and_what_steps_take])
