@@ -1,5 +1,5 @@
 /* latent.inl - what the operations over latents and index keys share: how a token's values
- * are read, a block of up to MC_PAGE tokens turned or widened once for all queries,
+ * are read, a piece of a block of tokens turned or widened once for all queries,
  * and the product that scores and values are made with.
  *
  * INVARIANT: a product adds its terms in rising order, each output by one chain of fma, which
@@ -8,7 +8,8 @@
 enum {
     MAX_LAT = 640, /* c + r */
     COLS = 64,     /* columns of a product; MC_PAGE tokens, or as many of c */
-    DEEP = 64,     /* terms of a product at a time: 16 KiB of its right side */
+    DEEP = 64,     /* terms of a product at a time: 16 KiB of its right side, made and
+                      used while it is in the nearest cache */
 };
 
 static const char *latent_refuse(const struct mc_kv *kv)
@@ -122,8 +123,8 @@ VEC void turn_tokens(int layout, const struct block *b, int32_t from, int32_t to
     vf x[VN];
     int32_t j, i, v;
 
-    for (j = 0; j < MC_PAGE; j += VN)
-        for (i = from; i < to; i += VN) {
+    for (i = from; i < to; i += VN)
+        for (j = 0; j < MC_PAGE; j += VN) {
             for (v = 0; v < VN; v++)
                 x[v] = token_load(layout, b, b->tok[j + v], i);
             vf_transpose(x);
@@ -132,15 +133,15 @@ VEC void turn_tokens(int layout, const struct block *b, int32_t from, int32_t to
         }
 }
 
-/* The latents as out [c/COLS][MC_PAGE][COLS]: what a product works on lies together. */
-VEC void widen_tokens(int layout, const struct block *b, float *out)
+/* Latent values [from, from+COLS) of each token as out [n][COLS], rows pitch apart. */
+VEC void widen_tokens(int layout, const struct block *b, int32_t from, float *out,
+                      int32_t pitch)
 {
-    int32_t i, j, v;
+    int32_t j, v;
 
-    for (i = 0; i < b->c; i += COLS, out += MC_PAGE * COLS)
-        for (j = 0; j < b->n; j++)
-            for (v = 0; v < COLS; v += VN)
-                vf_store(out + j * COLS + v, token_load(layout, b, b->tok[j], i + v));
+    for (j = 0; j < b->n; j++)
+        for (v = 0; v < COLS; v += VN)
+            vf_store(out + j * pitch + v, token_load(layout, b, b->tok[j], from + v));
 }
 
 static void block_turn(uint16_t layout, const struct block *b, int32_t from, int32_t to,
@@ -161,19 +162,20 @@ static void block_turn(uint16_t layout, const struct block *b, int32_t from, int
     }
 }
 
-static void block_widen(uint16_t layout, const struct block *b, float *out)
+static void block_widen(uint16_t layout, const struct block *b, int32_t from, float *out,
+                        int32_t pitch)
 {
     switch (layout) {
     case MC_KV_F32:
-        widen_tokens(MC_KV_F32, b, out);
+        widen_tokens(MC_KV_F32, b, from, out, pitch);
         break;
     case MC_KV_BF16:
-        widen_tokens(MC_KV_BF16, b, out);
+        widen_tokens(MC_KV_BF16, b, from, out, pitch);
         break;
     case MC_KV_FP8_PLAIN:
-        widen_tokens(MC_KV_FP8_PLAIN, b, out);
+        widen_tokens(MC_KV_FP8_PLAIN, b, from, out, pitch);
         break;
     default:
-        widen_tokens(MC_KV_FP8_656, b, out);
+        widen_tokens(MC_KV_FP8_656, b, from, out, pitch);
     }
 }

@@ -75,29 +75,44 @@ struct lat_work {
     float o[LAT_Q * MAX_D]; /* [n_row*n_head][c] */
 };
 
+/* Asks for tokens [j0, j1) of a block that will be read soon: its pages lie anywhere, so the
+ * processor can't foresee them. */
+static void block_ahead(const struct block *b, int64_t token_bytes, int32_t j0, int32_t j1)
+{
+    int64_t i;
+
+    for (; j0 < j1; j0++)
+        for (i = 0; i < token_bytes; i += 64)
+            __builtin_prefetch(b->tok[j0] + i, 0, 2);
+}
+
 /* Scores of all queries; a block's lanes past what is seen hold anything. */
 static void lat_scores(struct lat_work *w)
 {
-    _Alignas(64) float keys[MAX_LAT * MC_PAGE];
+    _Alignas(64) float keys[DEEP * MC_PAGE];
     const struct mc_mla_attn_p *p = w->p;
+    int64_t bytes = mc_mla_token_bytes(p->kv.layout, p->kv.c, p->kv.r);
     int32_t d = p->kv.c + p->kv.r, n = w->n_row * w->n_head, at, i, k;
+    struct block b = lat_block(p, w->t0, w->split, 0, w->most), next = b;
     const float *q = (const float *)p->q + ((int64_t)w->t0 * p->h + w->head0) * d;
 
     memset(w->prob, 0, (size_t)n * sizeof w->prob[0]);
-    for (at = 0; at < w->most; at += MC_PAGE) {
-        struct block b = lat_block(p, w->t0, w->split, at, w->most - at);
-
-        block_turn(p->kv.layout, &b, 0, d, keys);
+    for (at = 0; at < w->most; at += MC_PAGE, b = next) {
+        next.n = 0;
+        if (at + MC_PAGE < w->most)
+            next = lat_block(p, w->t0, w->split, at + MC_PAGE, w->most - at - MC_PAGE);
         for (i = 0; i < d; i += DEEP) {
             k = d - i < DEEP ? d - i : DEEP;
-            mul_rows(n, k, q + i, d, keys + i * MC_PAGE, MC_PAGE, w->prob[0] + at, MC_SPLIT);
+            block_ahead(&next, bytes, next.n * i / d, next.n * (i + k) / d);
+            block_turn(p->kv.layout, &b, i, i + k, keys);
+            mul_rows(n, k, q + i, d, keys, MC_PAGE, w->prob[0] + at, MC_SPLIT);
         }
     }
 }
 
 static void lat_values(struct lat_work *w)
 {
-    _Alignas(64) float wide[MC_PAGE * MAX_D];
+    _Alignas(64) float wide[MC_PAGE * COLS];
     const struct mc_mla_attn_p *p = w->p;
     int32_t c = p->kv.c, at, i, row, q;
     struct span s;
@@ -106,15 +121,16 @@ static void lat_values(struct lat_work *w)
     for (at = 0; at < w->most; at += MC_PAGE) {
         struct block b = lat_block(p, w->t0, w->split, at, w->most - at);
 
-        block_widen(p->kv.layout, &b, wide);
-        for (i = 0; i < c; i += COLS)
+        for (i = 0; i < c; i += COLS) {
+            block_widen(p->kv.layout, &b, i, wide, COLS);
             for (row = 0; row < w->n_row; row++) {
                 s = on_page(w->see[row], at);
                 q = row * w->n_head;
                 if (s.lo < s.hi)
                     mul_rows(w->n_head, s.hi - s.lo, w->prob[q] + at + s.lo, MC_SPLIT,
-                             wide + i * MC_PAGE + s.lo * COLS, COLS, w->o + q * c + i, c);
+                             wide + s.lo * COLS, COLS, w->o + q * c + i, c);
             }
+        }
     }
 }
 

@@ -73,7 +73,7 @@ static void put_values(const float *y, int32_t col, float *values)
 }
 
 struct latents {
-    _Alignas(64) float wide[MC_PAGE * MAX_D], row[MC_PAGE * MAX_D];
+    _Alignas(64) float row[MC_PAGE * MAX_D];
     int16_t x[MC_PAGE * MAX_D];
     float s[MC_PAGE * MAX_D / BLOCK], bf[MC_PAGE * MAX_D / BLOCK];
 };
@@ -86,11 +86,8 @@ static struct mc_act latent_rows(const struct ragged *g, const struct block *b,
     struct mc_act f = {.x = l->row, .k = c, .layout = MC_A_F32};
     struct mc_act q = {.x = l->x, .s = l->s, .bf = l->bf, .k = c, .layout = MC_A_I16};
 
-    block_widen(g->p->kv.layout, b, l->wide);
     for (i = 0; i < c; i += COLS)
-        for (j = 0; j < MC_PAGE; j++)
-            memcpy(l->row + j * c + i, l->wide + i * MC_PAGE + j * COLS,
-                   COLS * sizeof l->row[0]);
+        block_widen(g->p->kv.layout, b, i, l->row + i, c);
     if (!is_int(g->p->kv_b.layout))
         return f;
     for (j = 0; j < MC_PAGE; j++)

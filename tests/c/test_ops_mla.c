@@ -299,7 +299,7 @@ static void check_heads(struct kern *cpu, const struct ops_fmt *f, int32_t rows,
     struct mc_ws w_uk, w_uv;
     struct kern_rows r = {0};
     int32_t from = NOPE + R, to = C + R, t, i, j, head;
-    float *q = malloc((size_t)(rows * H * from) * 4), *out = malloc((size_t)(rows * H * to) * 4);
+    float *q = malloc((size_t)(rows * H * to) * 4), *out = malloc((size_t)(rows * H * to) * 4);
     float *one = malloc((size_t)(H * to) * 4), inv[R / 2], row[128];
     struct mc_act act = ops_act(MC_A_F32, rows, H * V), alone = ops_act(MC_A_F32, 1, H * V);
     struct kern_rows single = {.live = {1}};
@@ -313,7 +313,7 @@ static void check_heads(struct kern *cpu, const struct ops_fmt *f, int32_t rows,
     w_uv = stack_of(cpu, uv, H);
     for (i = 0; i < R / 2; i++)
         inv[i] = powf(100, -(float)i / R);
-    for (i = 0; i < rows * H * from; i++)
+    for (i = 0; i < rows * H * to; i++) /* as latents too, below */
         q[i] = kern_randn(seed);
     kern_seq(&r, 0, 5, rows, false);
     p.rows = kern_view(&r);
@@ -358,8 +358,8 @@ static void check_heads(struct kern *cpu, const struct ops_fmt *f, int32_t rows,
         assert_memory_equal(one, out + t * H * to, (size_t)(H * to) * 4);
     }
     kern_run(cpu, mla_out, {.rows = kern_view(&r), .h = H, .c = C, .v = V, .o_lat = q,
-                            .w_uv = w_uv, .act = act}); /* q: [rows,H,80]: any values do */
-    for (t = 0; t < rows * 3 * 80 / (H * C); t += 5) {
+                            .w_uv = w_uv, .act = act});
+    for (t = 0; t < rows; t += 5) {
         kern_run(cpu, mla_out, {.rows = kern_view(&single), .h = H, .c = C, .v = V,
                                 .o_lat = q + t * H * C, .w_uv = w_uv, .act = alone});
         assert_memory_equal(alone.x, (float *)act.x + t * H * V, H * V * 4);

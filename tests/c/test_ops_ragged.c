@@ -18,7 +18,7 @@ struct rig {
     struct mc_slot slots[SLOTS];
     int32_t table[SLOTS * PITCH];
     float *kv_b; /* [h*(nope+v)][C] */
-    float *q;    /* [700][h][nope+R], not rotated */
+    float *q;    /* [800][h][nope+R], not rotated */
     float inv[R / 2];
 };
 
@@ -46,8 +46,8 @@ static struct rig *rig_new(struct kern *k, int32_t h, int32_t nope, int32_t v, u
     g->kv_b = malloc((size_t)n * 4);
     for (i = 0; i < n; i++)
         g->kv_b[i] = 0.1f * kern_randn(seed);
-    g->q = malloc((size_t)(700 * h * (nope + R)) * 4);
-    for (i = 0; i < 700 * h * (nope + R); i++)
+    g->q = malloc((size_t)(800 * h * (nope + R)) * 4);
+    for (i = 0; i < 800 * h * (nope + R); i++)
         g->q[i] = kern_randn(seed);
     for (i = 0; i < 900 * (C + R); i++)
         x[i] = kern_randn(seed);
