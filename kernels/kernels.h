@@ -19,7 +19,10 @@
  *  5. A row's result does not depend on the other rows of the batch: sums over K run in one
  *     order for any number of rows; attention is cut in splits of MC_SPLIT tokens aligned
  *     to absolute positions and folded left to right.
- *  6. Collectives are operations; sums run in rank order 0..n-1 on every rank.
+ *  6. Collectives are operations; sums run in rank order 0..n-1 on every rank, so that
+ *     what all ranks compute is bit-equal. What a rank brings to one (x of join, in of the
+ *     others) stays as it is until the rank's next collective has run, so that two in a row
+ *     take different memory. Every wait is bounded and ends when the ranks part.
  *  7. Ties in top-k and argmax go to the lowest id.
  *
  * T rows, R sampled rows, S sequences, H hidden, h heads of a rank, hk kv heads of a rank,
@@ -50,9 +53,10 @@ struct mc_op {
 };
 
 struct mc_backend_opts {
-    int threads;          /* 0: one a core */
+    int threads;          /* of all ranks; 0: one a core */
     const char *cpu;      /* "portable", "avx2", "avx512", NULL: the best that runs here */
     int ref_act;          /* ref only: enum mc_act_layout to round activations to, -1: f32 */
+    struct mc_peer peer;  /* the rank that it computes for; all zero: alone */
 };
 
 /* A device and its bodies. Returned functions give 0 or a negative error code; a code is
@@ -61,6 +65,7 @@ struct mc_backend {
     const char *name; /* "ref", "cpu", "cuda" */
     char what[64];    /* "avx512-vnni, 2 threads" */
     uint16_t row_dt;  /* row type */
+    struct mc_peer peer;
     const struct mc_op *op[MC_N_OP];
 
     /* The run layout for a disk format, and the activation layout that it reads. */
@@ -80,6 +85,8 @@ struct mc_backend {
      * wait() blocks the caller until that is done, or returns the error that stopped it. */
     uint64_t (*mark)(struct mc_stream *s);
     int (*wait)(struct mc_stream *s, uint64_t ticket);
+    /* As wait, but gives up after ms milliseconds: 1. */
+    int (*wait_ms)(struct mc_stream *s, uint64_t ticket, uint32_t ms);
     bool (*done)(struct mc_stream *s, uint64_t ticket);
     /* Between begin and end run() records instead of enqueuing. */
     int (*graph_begin)(struct mc_stream *s);
@@ -90,7 +97,8 @@ struct mc_backend {
     void (*close)(struct mc_backend *b);
 };
 
-enum { MC_K_EARG = -1, MC_K_EUNSUP = -3, MC_K_EINTERNAL = -17, MC_K_ENOMEM = -26 };
+enum { MC_K_EARG = -1, MC_K_EUNSUP = -3, MC_K_EINTERNAL = -17, MC_K_ERANK = -21,
+       MC_K_ENOMEM = -26 };
 
 /* Each makes a backend or returns NULL with a static reason in *why. */
 struct mc_backend *mc_ref_open(const struct mc_backend_opts *o, const char **why);

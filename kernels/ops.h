@@ -17,7 +17,8 @@
     MC_OP(mla_out) MC_OP(mla_expand) MC_OP(attn_ragged) MC_OP(dsa_prep) MC_OP(dsa_topk) \
     MC_OP(dsa_merge) MC_OP(route) MC_OP(moe) MC_OP(all_gather) MC_OP(all_to_all) \
     MC_OP(gather_rows) MC_OP(chain) MC_OP(sample) MC_OP(verify) MC_OP(commit) \
-    MC_OP(mtp_in) MC_OP(nll) MC_OP(pool) MC_OP(lora) MC_OP(tensor) MC_OP(tap)
+    MC_OP(mtp_in) MC_OP(nll) MC_OP(pool) MC_OP(lora) MC_OP(tensor) MC_OP(tap) \
+    MC_OP(agree)
 
 enum mc_op_id {
 #define MC_OP(name) MC_OP_##name,
@@ -362,6 +363,41 @@ struct mc_mtp_in_p {
     struct mc_act act;
 };
 
+/* all_gather: out[i] = in[i / n] of rank i mod n, row_bytes each: what every rank made of
+ * its rows, on all ranks. */
+struct mc_all_gather_p {
+    const int32_t *n_live; /* rows of out */
+    int32_t cap;
+    const void *in; /* [ceil cap/n] */
+    void *out;      /* [cap] */
+    int32_t row_bytes;
+    struct mc_peer peer;
+};
+
+/* all_to_all: rows whose columns are spread over the ranks, whole to the rank that works on
+ * them: row i to rank i mod n, as its row i / n. */
+struct mc_all_to_all_p {
+    const int32_t *n_live; /* rows of in */
+    int32_t cap;
+    const float *in; /* [cap, pitch]: this rank's columns of every row */
+    int32_t pitch, out_pitch;
+    int32_t col0[MC_MAX_RANKS + 1]; /* columns [col0[r], col0[r+1]) are rank r's */
+    float *out;                     /* [ceil cap/n, out_pitch] */
+    struct mc_peer peer;
+};
+
+/* agree: parts the ranks when a digest of this step's rows, and of its sequences' page
+ * tables and slots, is not the same on all. With rows.live NULL they only meet. A rank that
+ * is alone agrees. */
+enum { MC_FAULT_NONE, MC_FAULT_ERROR, MC_FAULT_STALL };
+struct mc_agree_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    const struct mc_slot *slots;
+    struct mc_peer peer;
+    int32_t fault; /* MC_FAULT_...: planted by tests; STALL never returns */
+};
+
 /* gather_rows: out[r] = norm[out_row[r]]; norm is the last join's norm_out. */
 struct mc_gather_rows_p {
     struct mc_rows rows;
@@ -370,10 +406,11 @@ struct mc_gather_rows_p {
     void *out; /* [R,H] row type */
 };
 
-/* chain: in place over logits f32 [R,V]: foreign and padding ids to -inf, logit_bias, bans,
+/* chain: in place over logits f32 [R,V]: padding ids to -inf, logit_bias, bans,
  * then repetition (prompt and output), presence and frequency (output) penalties, then
  * division by temperature (not for a greedy row). raw_lse is taken first, over the real
- * vocabulary. A row with a NaN or +inf gets max = NaN. */
+ * vocabulary. A row with a NaN or +inf gets max = NaN. Of n ranks each has the rows r with
+ * r mod n its own, at r / n of logits, raw and stat. */
 struct mc_chain_p {
     struct mc_rows rows;
     float *logits;     /* [R, pitch] */
@@ -386,12 +423,13 @@ struct mc_chain_p {
     const int32_t *eos;    /* [n_eos], masked while slot.n_gen < no_eos_until */
     int32_t n_eos;
     float *stat; /* [R][4]: max, lse of processed logits, raw max, raw lse */
+    struct mc_peer peer;
 };
 
 /* sample: one token a row, exact over the whole vocabulary: top_k, top_p (renormalised),
  * min_p, then the draw: philox4x32-10 keyed by the slot's seed at counter {out.pos, 0, 0,
  * 0}; ids in rising order. Greedy: the largest processed logit, lowest id on ties. Fills
- * out[R]. */
+ * out[R]; of n ranks each its own rows, as chain has them. */
 struct mc_sample_p {
     struct mc_rows rows;
     const float *logits, *raw;
@@ -400,6 +438,7 @@ struct mc_sample_p {
     const float *stat;
     struct mc_out *out; /* [R] */
     void *scratch;      /* need().scratch bytes */
+    struct mc_peer peer;
 };
 
 /* commit: slot.tok, pos, n_gen and counts from out; copies out to the ring that the host
@@ -410,7 +449,7 @@ struct mc_commit_p {
     struct mc_slot *slots;
     uint16_t *counts;
     int32_t vocab;
-    struct mc_out *ring; /* host-visible [R] */
+    struct mc_out *ring; /* host-visible [R], or NULL: the host does not read this rank */
 };
 
 /* nll: for each row t with target >= 0: lse - logit[target] over f32 logits [R,V]. */

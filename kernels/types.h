@@ -13,6 +13,7 @@
 
 struct mc_stream; /* an ordered queue of operations on one device */
 struct mc_graph;  /* recorded operations, params by value */
+struct mc_comm;   /* where ranks meet */
 
 enum mc_dtype { MC_F32, MC_F16, MC_BF16, MC_E4M3, MC_I8, MC_U8, MC_I32, MC_I64, MC_N_DTYPE };
 
@@ -23,7 +24,21 @@ enum {
     MC_TOP = 20,        /* logprobs kept for one row */
     MC_MAX_FAN = 4,     /* linears that share one input */
     MC_MAX_BIAS = 1024, /* logit_bias entries of a slot */
+    MC_MAX_RANKS = 8,
 };
+
+/* ---- ranks ----------------------------------------------------------------------------- */
+
+/* Where n ranks meet; each has a stream of its own. A rank that fails, and one that keeps
+ * the others waiting for longer than patience_ms, parts them for good: whoever waits or
+ * comes later leaves with MC_K_ERANK. */
+int mc_comm_open(int32_t n, uint32_t patience_ms, struct mc_comm **out);
+void mc_comm_close(struct mc_comm *c); /* after the streams */
+/* Parts the ranks; the first reason is kept. Any thread. */
+void mc_comm_break(struct mc_comm *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* The reason, or NULL as long as they hold together (and for c NULL). Any thread. */
+const char *mc_comm_broken(const struct mc_comm *c);
 
 /* ---- weights ------------------------------------------------------------------------- */
 
@@ -306,12 +321,10 @@ struct mc_rope {
 };
 enum { MC_ROPE_HALVES, MC_ROPE_NEIGHBOURS };
 
-/* The ranks' shared memory for one-shot collectives; n 1: no communication. */
+/* A rank among n. n below 2: alone, and nothing waits for anybody. */
 struct mc_peer {
-    void *buf[8];
-    uint32_t *flag[8], *epoch, *abort;
+    struct mc_comm *comm;
     int32_t rank, n;
-    void *nccl;
 };
 
 #endif

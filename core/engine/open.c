@@ -12,7 +12,7 @@
 
 _Static_assert((int)MC_K_EARG == (int)MC_EARG && (int)MC_K_EUNSUP == (int)MC_EUNSUP &&
                    (int)MC_K_EINTERNAL == (int)MC_EINTERNAL &&
-                   (int)MC_K_ENOMEM == (int)MC_ENOMEM,
+                   (int)MC_K_ERANK == (int)MC_ERANK && (int)MC_K_ENOMEM == (int)MC_ENOMEM,
                "kernels.h repeats the program's codes");
 
 static int open_backend(struct mc_engine *e, struct mc_err *err)

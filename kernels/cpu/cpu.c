@@ -94,7 +94,7 @@ struct mc_backend *mc_cpu_open(const struct mc_backend_opts *o, const char **why
         *why = "cpu: out of memory";
         return NULL;
     }
-    mc_host_init(h, "cpu", o->threads);
+    mc_host_init(h, "cpu", o);
     b = &h->b;
     snprintf(b->what, sizeof b->what, "%s, %d threads", set->what, h->threads);
     b->run_of = run_of;

@@ -101,21 +101,30 @@ static int join_need(const struct mc_join_p *p, struct mc_need *need, const char
     const char *no = p->w && p->act.x ? act_refuse(&p->act) : NULL;
 
     (void)need;
-    if (p->peer.n > 1)
-        no = "join: more than one rank";
     if (p->h % 16 != 0 || p->h > MAX_H)
         no = "join: columns that are no multiple of 16, or more than 65536";
     return no ? mc_refuse(why, no) : 0;
 }
 
-/* res += x, and the sum of its squares. */
-static float add_row(const float *x, float *res, int32_t h, bool first)
-{
-    vf sum = vf_set(0), y;
-    int32_t i;
+/* What the ranks bring, in their order; one when there is no other. */
+struct parts {
+    const struct mc_join_p *p;
+    const void *const *x;
+    int32_t n;
+};
 
-    for (i = 0; i < h; i += VN) {
-        y = first ? vf_load(x + i) : vf_add(vf_load(res + i), vf_load(x + i));
+/* res += the parts of row t, and the sum of its squares. */
+static float add_row(const struct parts *in, int64_t t, float *res)
+{
+    int64_t at = t * in->p->h;
+    vf sum = vf_set(0), x, y;
+    int32_t i, j;
+
+    for (i = 0; i < in->p->h; i += VN) {
+        x = vf_load((const float *)in->x[0] + at + i);
+        for (j = 1; j < in->n; j++)
+            x = vf_add(x, vf_load((const float *)in->x[j] + at + i));
+        y = in->p->first ? x : vf_add(vf_load(res + i), x);
         vf_store(res + i, y);
         sum = vf_fma(y, y, sum);
     }
@@ -124,7 +133,8 @@ static float add_row(const float *x, float *res, int32_t h, bool first)
 
 static void join_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
-    const struct mc_join_p *p = ctx;
+    const struct parts *in = ctx;
+    const struct mc_join_p *p = in->p;
     float norm[MAX_H], sum;
     int64_t t;
 
@@ -132,7 +142,7 @@ static void join_rows(void *ctx, int64_t t0, int64_t t1, int lane)
     for (t = t0; t < t1; t++) {
         float *res = (float *)p->res + t * p->h;
 
-        sum = add_row((const float *)p->x + t * p->h, res, p->h, p->first);
+        sum = add_row(in, t, res);
         if (!p->w)
             continue;
         norm_row(res, p->w, 1 / sqrtf(sum / (float)p->h + p->eps), p->h, norm);
@@ -145,8 +155,17 @@ static void join_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 
 static int join(struct mc_par *par, const struct mc_join_p *p)
 {
-    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 4, join_rows, (void *)p);
-    return 0;
+    int32_t rows = p->rows.live[MC_LIVE_ROWS];
+    struct parts in = {p, &p->x, 1};
+    int rc = 0;
+
+    if (p->peer.n > 1) {
+        rc = mc_comm_meet(&p->peer, MC_OP_join, (uint64_t)rows, p->x, &in.x);
+        in.n = p->peer.n;
+    }
+    if (rc == 0)
+        mc_par_for(par, rows, 4, join_rows, &in);
+    return rc;
 }
 
 MC_HOST_OP(ISA(join), join, join_need, join);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/comm/comm.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/host/cast.h"
 

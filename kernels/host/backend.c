@@ -50,7 +50,7 @@ static int upload(struct mc_backend *b, void *dst, const void *src, size_t bytes
 
 static int stream_new(struct mc_backend *b, struct mc_stream **out)
 {
-    return mc_stream_new(((struct mc_host *)b)->threads, out);
+    return mc_stream_new(((struct mc_host *)b)->threads, &b->peer, out);
 }
 
 static int cores(void)
@@ -62,15 +62,22 @@ static int cores(void)
     return CPU_COUNT(&set);
 }
 
-void mc_host_init(struct mc_host *h, const char *name, int threads)
+/* What rank r of n gets of so many threads. */
+static int share_of(int threads, const struct mc_peer *peer)
+{
+    int n = peer->n > 1 ? peer->n : 1, mine = threads / n + (peer->rank < threads % n);
+
+    return mine < 1 ? 1 : mine > MC_MAX_THREADS ? MC_MAX_THREADS : mine;
+}
+
+void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_opts *o)
 {
     struct mc_backend *b = &h->b;
 
     memset(h, 0, sizeof *h);
-    h->threads = threads > 0 ? threads : cores();
-    if (h->threads > MC_MAX_THREADS)
-        h->threads = MC_MAX_THREADS;
+    h->threads = share_of(o->threads > 0 ? o->threads : cores(), &o->peer);
     b->name = name;
+    b->peer = o->peer;
     b->row_dt = MC_F32;
     b->alloc = b->host_alloc = host_alloc;
     b->release = b->host_release = host_release;
@@ -79,6 +86,7 @@ void mc_host_init(struct mc_host *h, const char *name, int threads)
     b->stream_free = mc_stream_free;
     b->mark = mc_stream_mark;
     b->wait = mc_stream_wait;
+    b->wait_ms = mc_stream_wait_ms;
     b->done = mc_stream_done;
     b->graph_begin = mc_graph_begin;
     b->graph_end = mc_graph_end;
@@ -93,4 +101,7 @@ void mc_host_init(struct mc_host *h, const char *name, int threads)
     b->op[MC_OP_sample] = &mc_host_sample;
     b->op[MC_OP_commit] = &mc_host_commit;
     b->op[MC_OP_nll] = &mc_host_nll;
+    b->op[MC_OP_all_gather] = &mc_host_all_gather;
+    b->op[MC_OP_all_to_all] = &mc_host_all_to_all;
+    b->op[MC_OP_agree] = &mc_host_agree;
 }

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/comm/comm.h"
 #include "kernels/host/host.h"
 #include "kernels/host/vocab.h"
 
@@ -79,7 +80,8 @@ static float lse(const float *x, int32_t n, float max)
 static void chain_row(const struct mc_chain_p *p, int32_t r)
 {
     float *x = p->logits + (int64_t)r * p->pitch, *stat = p->stat + (int64_t)r * 4, t;
-    int32_t slot = p->rows.slot[p->rows.row_seq[p->rows.out_row[r]]];
+    int32_t t0 = p->rows.out_row[mc_peer_row(&p->peer, r)];
+    int32_t slot = p->rows.slot[p->rows.row_seq[t0]];
     bool changed;
 
     memcpy(p->raw + (int64_t)r * p->pitch, x, (size_t)p->n_real * sizeof x[0]);
@@ -112,7 +114,8 @@ static void chain_rows(void *ctx, int64_t r0, int64_t r1, int lane)
 
 static int chain(struct mc_par *par, const struct mc_chain_p *p)
 {
-    mc_par_for(par, p->rows.live[MC_LIVE_OUT], 1, chain_rows, (void *)p);
+    mc_par_for(par, mc_peer_rows(&p->peer, p->rows.live[MC_LIVE_OUT]), 1, chain_rows,
+               (void *)p);
     return 0;
 }
 

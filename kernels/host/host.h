@@ -34,15 +34,17 @@ enum {
 typedef int (*mc_body)(struct mc_par *par, const void *p);
 
 /* Enqueues (or records) body over a copy of p. A body that returns a negative code stops
- * the stream for good: what follows is skipped, and wait() returns the code. */
+ * the stream for good: what follows is skipped, wait() returns the code, and the ranks of
+ * the stream's peer part. */
 int mc_stream_push(struct mc_stream *s, mc_body body, const void *p, size_t bytes);
 
-int mc_stream_new(int threads, struct mc_stream **out);
+int mc_stream_new(int threads, const struct mc_peer *peer, struct mc_stream **out);
 /* Waits for what is enqueued. NULL is fine; so it is for graphs, which must not be in
  * flight. */
 void mc_stream_free(struct mc_stream *s);
 uint64_t mc_stream_mark(struct mc_stream *s);
 int mc_stream_wait(struct mc_stream *s, uint64_t ticket);
+int mc_stream_wait_ms(struct mc_stream *s, uint64_t ticket, uint32_t ms);
 bool mc_stream_done(struct mc_stream *s, uint64_t ticket);
 int mc_graph_begin(struct mc_stream *s);
 int mc_graph_end(struct mc_stream *s, struct mc_graph **out);
@@ -57,8 +59,9 @@ struct mc_host {
 };
 
 /* Fills the memory, stream and graph functions and the operations whose bodies are shared;
- * the caller adds its own, run_of, act_of and close. threads 0: one a core allowed. */
-void mc_host_init(struct mc_host *h, const char *name, int threads);
+ * the caller adds its own, run_of, act_of and close. Threads: the rank's share of those
+ * asked for, or of the cores allowed; one at least. */
+void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_opts *o);
 
 /* Defines `const struct mc_op sym` of operation `name` from
  *   static int need(const struct mc_<name>_p *, struct mc_need *, const char **why)
@@ -103,6 +106,6 @@ static inline int mc_refuse(const char **why, const char *text)
 /* The operations that ref and cpu share. */
 extern const struct mc_op mc_host_page_init, mc_host_page_copy, mc_host_page_check,
     mc_host_table_apply, mc_host_chain, mc_host_sample, mc_host_commit, mc_host_gather_rows,
-    mc_host_nll;
+    mc_host_nll, mc_host_all_gather, mc_host_all_to_all, mc_host_agree;
 
 #endif

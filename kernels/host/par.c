@@ -13,6 +13,7 @@
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "kernels/host/par.h"
 
+#include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -28,6 +29,14 @@ enum {
 bool mc_futex_wait(atomic_uint *word, unsigned seen)
 {
     return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0) == 0;
+}
+
+bool mc_futex_wait_ms(atomic_uint *word, unsigned seen, uint32_t ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+
+    return syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &t, NULL, 0) == 0 ||
+           errno != ETIMEDOUT;
 }
 
 unsigned mc_futex_wake(atomic_uint *word, int n)

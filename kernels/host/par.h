@@ -37,6 +37,8 @@ int mc_thread_start(pthread_t *t, void *(*fn)(void *), void *arg, const char *na
 /* Blocks while *word == seen; true when woken, false when it did not sleep or a signal came.
  * wake: how many were. */
 bool mc_futex_wait(atomic_uint *word, unsigned seen);
+/* The same for ms milliseconds at most: false when they passed. */
+bool mc_futex_wait_ms(atomic_uint *word, unsigned seen, uint32_t ms);
 unsigned mc_futex_wake(atomic_uint *word, int n);
 
 /* A short bounded spin: while (mc_spin(&s)) test; it gives up after ~20 us. Longer than

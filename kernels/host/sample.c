@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/comm/comm.h"
 #include "kernels/host/host.h"
 #include "kernels/host/philox.h"
 #include "kernels/host/vocab.h"
@@ -205,8 +206,9 @@ static void list_cands(const struct row *w, float lse, struct mc_out *out)
 
 static void sample_row(const struct mc_sample_p *p, int32_t r)
 {
-    int32_t target = p->rows.target ? p->rows.target[r] : -1;
-    int32_t t = p->rows.out_row[r], slot = p->rows.slot[p->rows.row_seq[t]], tok;
+    int32_t at = mc_peer_row(&p->peer, r);
+    int32_t target = p->rows.target ? p->rows.target[at] : -1;
+    int32_t t = p->rows.out_row[at], slot = p->rows.slot[p->rows.row_seq[t]], tok;
     const struct mc_slot *sl = &p->slots[slot];
     const float *raw = p->raw + (int64_t)r * p->pitch, *stat = p->stat + (int64_t)r * 4;
     struct mc_out *out = memset(&p->out[r], 0, sizeof *out);
@@ -249,7 +251,8 @@ static void sample_rows(void *ctx, int64_t r0, int64_t r1, int lane)
 
 static int sample(struct mc_par *par, const struct mc_sample_p *p)
 {
-    mc_par_for(par, p->rows.live[MC_LIVE_OUT], 1, sample_rows, (void *)p);
+    mc_par_for(par, mc_peer_rows(&p->peer, p->rows.live[MC_LIVE_OUT]), 1, sample_rows,
+               (void *)p);
     return 0;
 }
 

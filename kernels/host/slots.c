@@ -124,7 +124,8 @@ static int commit(struct mc_par *par, const struct mc_commit_p *p)
         const struct mc_out *out = &p->out[r];
         struct mc_slot *slot = &p->slots[out->slot];
 
-        p->ring[r] = *out;
+        if (p->ring)
+            p->ring[r] = *out;
         slot->bad |= out->bad;
         if (out->tok < 0 || (p->rows.target && p->rows.target[r] >= 0))
             continue;

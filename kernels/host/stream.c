@@ -28,6 +28,7 @@ struct mc_graph {
 
 struct mc_stream {
     struct mc_par par;
+    struct mc_peer peer; /* whom a failure here would keep waiting */
     struct rec *ring; /* [MC_RING] */
     pthread_t leader;
     bool leader_made;
@@ -72,6 +73,13 @@ static void kick_leader(struct mc_stream *s)
         mc_futex_wake(&s->work, 1);
 }
 
+static void fail(struct mc_stream *s, int rc)
+{
+    atomic_store(&s->error, rc);
+    if (s->peer.n > 1)
+        mc_comm_break(s->peer.comm, "rank %d failed: an operation gave %d", s->peer.rank, rc);
+}
+
 static void *leader_main(void *vs)
 {
     struct mc_stream *s = vs;
@@ -84,7 +92,7 @@ static void *leader_main(void *vs)
             int rc = r->body(&s->par, r->p);
 
             if (rc < 0)
-                atomic_store(&s->error, rc);
+                fail(s, rc);
         }
         at++;
         atomic_store(&s->finished, at);
@@ -97,14 +105,17 @@ static void *leader_main(void *vs)
     return NULL;
 }
 
-/* Blocks until finished >= ticket. A waiter lowers wake_at to its ticket and looks again;
+enum { FOREVER = UINT32_MAX };
+
+/* Blocks until finished >= ticket; false when ms passed first. A waiter lowers wake_at to its ticket and looks again;
  * the leader raises finished and then looks at wake_at, so that one of them sees the
  * other. Everybody is woken and those who came for more register again. */
-static void wait_finished(struct mc_stream *s, uint64_t ticket)
+static bool wait_finished(struct mc_stream *s, uint64_t ticket, uint32_t ms)
 {
     struct mc_spin spin = {0};
+    bool woken = true;
 
-    while (atomic_load(&s->finished) < ticket) {
+    while (woken && atomic_load(&s->finished) < ticket) {
         unsigned seen;
         unsigned long long at;
 
@@ -114,9 +125,14 @@ static void wait_finished(struct mc_stream *s, uint64_t ticket)
         at = atomic_load(&s->wake_at);
         while (ticket < at && !atomic_compare_exchange_weak(&s->wake_at, &at, ticket))
             ;
-        if (atomic_load(&s->finished) < ticket)
+        if (atomic_load(&s->finished) >= ticket)
+            break;
+        if (ms == FOREVER)
             mc_futex_wait(&s->woken, seen);
+        else
+            woken = mc_futex_wait_ms(&s->woken, seen, ms);
     }
+    return woken;
 }
 
 static int record(struct mc_graph *g, mc_body body, const void *p, size_t bytes)
@@ -145,7 +161,7 @@ int mc_stream_push(struct mc_stream *s, mc_body body, const void *p, size_t byte
     if (s->recording)
         return record(s->recording, body, p, bytes);
     if (at >= MC_RING)
-        wait_finished(s, at - MC_RING + 1);
+        wait_finished(s, at - MC_RING + 1, FOREVER);
     r->body = body;
     memcpy(r->p, p, bytes);
     atomic_store(&s->pushed, at + 1);
@@ -161,8 +177,14 @@ uint64_t mc_stream_mark(struct mc_stream *s)
 int mc_stream_wait(struct mc_stream *s, uint64_t ticket)
 {
     assert(ticket <= atomic_load(&s->pushed));
-    wait_finished(s, ticket);
+    wait_finished(s, ticket, FOREVER);
     return atomic_load(&s->error);
+}
+
+int mc_stream_wait_ms(struct mc_stream *s, uint64_t ticket, uint32_t ms)
+{
+    assert(ticket <= atomic_load(&s->pushed) && ms < FOREVER);
+    return wait_finished(s, ticket, ms) ? atomic_load(&s->error) : 1;
 }
 
 bool mc_stream_done(struct mc_stream *s, uint64_t ticket)
@@ -208,7 +230,7 @@ void mc_graph_free(struct mc_graph *g)
     free(g);
 }
 
-int mc_stream_new(int threads, struct mc_stream **out)
+int mc_stream_new(int threads, const struct mc_peer *peer, struct mc_stream **out)
 {
     struct mc_stream *s = aligned_alloc(64, sizeof *s);
     int rc = MC_K_ENOMEM;
@@ -217,6 +239,7 @@ int mc_stream_new(int threads, struct mc_stream **out)
     if (!s)
         return rc;
     memset(s, 0, sizeof *s);
+    s->peer = *peer;
     atomic_store(&s->wake_at, ULLONG_MAX);
     s->ring = aligned_alloc(64, MC_RING * sizeof s->ring[0]);
     if (!s->ring)

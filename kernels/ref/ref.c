@@ -45,7 +45,7 @@ struct mc_backend *mc_ref_open(const struct mc_backend_opts *o, const char **why
         *why = "ref: out of memory";
         return NULL;
     }
-    mc_host_init(&r->host, "ref", o->threads);
+    mc_host_init(&r->host, "ref", o);
     r->act = o->ref_act < 0 ? MC_A_F32 : (uint16_t)o->ref_act;
     b = &r->host.b;
     snprintf(b->what, sizeof b->what, "scalar, %d threads", r->host.threads);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/comm/comm.h"
 #include "kernels/ref/ref.h"
 
 void mc_ref_norm(const float *x, const float *w, float eps, int32_t n, float *out)
@@ -75,23 +76,33 @@ static int join_need(const struct mc_join_p *p, struct mc_need *need, const char
 {
     const char *no = p->w && p->act.x ? mc_ref_act_refuse(p->act.layout, p->h) : NULL;
 
-    if (p->peer.n > 1)
-        return mc_refuse(why, "join: more than one rank");
     if (no)
         return mc_refuse(why, no);
     need->scratch = 0;
     return 0;
 }
 
-static void join_row(const struct mc_join_p *p, int32_t t)
+/* What the ranks bring, in their order; one when there is no other. */
+struct parts {
+    const struct mc_join_p *p;
+    const void *const *x;
+    int32_t n;
+};
+
+static void join_row(const struct parts *in, int32_t t)
 {
-    const float *x = (const float *)p->x + (int64_t)t * p->h;
-    float *res = (float *)p->res + (int64_t)t * p->h;
+    const struct mc_join_p *p = in->p;
+    int64_t at = (int64_t)t * p->h;
+    float *res = (float *)p->res + at;
     float sum = 0, r, norm[128];
     int32_t i, j, n;
 
     for (i = 0; i < p->h; i++) {
-        res[i] = p->first ? x[i] : res[i] + x[i];
+        float x = ((const float *)in->x[0])[at + i];
+
+        for (j = 1; j < in->n; j++)
+            x += ((const float *)in->x[j])[at + i];
+        res[i] = p->first ? x : res[i] + x;
         sum += res[i] * res[i];
     }
     if (!p->w)
@@ -104,7 +115,7 @@ static void join_row(const struct mc_join_p *p, int32_t t)
         if (p->act.x)
             mc_ref_act_put(&p->act, t, i, n, norm);
         if (p->norm_out)
-            memcpy((float *)p->norm_out + (int64_t)t * p->h + i, norm, (size_t)n * 4);
+            memcpy((float *)p->norm_out + at + i, norm, (size_t)n * 4);
     }
 }
 
@@ -119,8 +130,17 @@ static void join_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 
 static int join(struct mc_par *par, const struct mc_join_p *p)
 {
-    mc_par_for(par, p->rows.live[MC_LIVE_ROWS], 1, join_rows, (void *)p);
-    return 0;
+    int32_t rows = p->rows.live[MC_LIVE_ROWS];
+    struct parts in = {p, &p->x, 1};
+    int rc = 0;
+
+    if (p->peer.n > 1) {
+        rc = mc_comm_meet(&p->peer, MC_OP_join, (uint64_t)rows, p->x, &in.x);
+        in.n = p->peer.n;
+    }
+    if (rc == 0)
+        mc_par_for(par, rows, 1, join_rows, &in);
+    return rc;
 }
 
 MC_HOST_OP(mc_ref_join, join, join_need, join);

@@ -53,7 +53,7 @@ static struct mc_stream *stream(int threads)
 {
     struct mc_stream *s;
 
-    assert_int_equal(mc_stream_new(threads, &s), 0);
+    assert_int_equal(mc_stream_new(threads, &(struct mc_peer){0}, &s), 0);
     return s;
 }
 
