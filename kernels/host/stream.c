@@ -107,9 +107,10 @@ static void *leader_main(void *vs)
 
 enum { FOREVER = UINT32_MAX };
 
-/* Blocks until finished >= ticket; false when ms passed first. A waiter lowers wake_at to its ticket and looks again;
- * the leader raises finished and then looks at wake_at, so that one of them sees the
- * other. Everybody is woken and those who came for more register again. */
+/* Blocks until finished >= ticket; false when ms passed first. A waiter lowers wake_at to
+ * its ticket and looks again; the leader raises finished and then looks at wake_at, so that
+ * one of them sees the other. Everybody is woken and those who came for more register
+ * again. */
 static bool wait_finished(struct mc_stream *s, uint64_t ticket, uint32_t ms)
 {
     struct mc_spin spin = {0};

@@ -65,13 +65,13 @@ static void chain(struct fix *f)
 {
     kern_run(&f->k, chain,
              {kern_view(&f->r), f->logits, f->raw, f->vocab, f->n_real, f->pitch, f->slots,
-              f->counts, f->bias, f->masks, f->eos, 2, f->stat});
+              f->counts, f->bias, f->masks, f->eos, 2, f->stat, {0}});
 }
 
 static void sample(struct fix *f)
 {
     struct mc_sample_p p = {kern_view(&f->r), f->logits, f->raw, f->vocab, f->n_real,
-                            f->pitch, f->slots, f->stat, f->out, NULL};
+                            f->pitch, f->slots, f->stat, f->out, NULL, {0}};
     struct mc_need need = {0};
     const char *why;
 
