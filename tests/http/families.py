@@ -111,6 +111,10 @@ class Weights:
                                              b"".join(struct.pack(f"<{k // group}H", *s) for s in scale))
         self.file[full + ".weight_shape"] = ("I64", [2], struct.pack("<2q", n, k))
 
+    def _mixed(self, full, name, n, k, w):
+        """One format here, another there: also within what shares an input or a stack."""
+        (self._int4 if self.random.random() < .5 else self._bf16)(full, name, n, k, w)
+
     def _zeros(self, n, groups):
         return [[self.random.randrange(1, 15) for _ in range(n)] for _ in range(groups)]
 

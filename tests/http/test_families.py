@@ -203,6 +203,19 @@ def long_context_rope():
     return c, c, weights(c, 8), (1, 25), {}
 
 
+def formats_mixed():
+    """Matrices of one input and experts of one layer in two formats."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32,
+                                                             "symmetric": True, "strategy": "group"}}}
+    c = base("qwen2_moe", "Qwen2MoeForCausalLM", hidden_size=64, intermediate_size=32, moe_intermediate_size=32,
+             shared_expert_intermediate_size=64, num_hidden_layers=4, num_attention_heads=2,
+             num_key_value_heads=2, num_experts=3, num_experts_per_tok=2, norm_topk_prob=True,
+             decoder_sparse_step=2, use_sliding_window=False,
+             quantization_config={"quant_method": "compressed-tensors", "format": "pack-quantized",
+                                  "config_groups": groups})
+    return c, c, weights(c, 11, "mixed"), (1, 13), dict(tolerance=INT)
+
+
 def four_bits(how):
     c = base("llama", "LlamaForCausalLM", hidden_size=96, intermediate_size=64, num_hidden_layers=2,
              num_attention_heads=3, num_key_value_heads=1,
@@ -220,7 +233,7 @@ def awq():
 
 
 CASES = [without_query_latent, blocks_cut_by_edges, sparse_attention, wrapped_text, shared_with_a_gate,
-         every_other_layer, window_and_strangers, long_context_rope, gptq, awq]
+         every_other_layer, window_and_strangers, long_context_rope, formats_mixed, gptq, awq]
 
 
 def in_gguf(path, arch, c, w):
