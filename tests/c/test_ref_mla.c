@@ -22,13 +22,13 @@ static void mla_prep_lays_out_656_bytes(void **state)
         /* scale 1; ties to even, the smallest, half of it, and half a step above */
         {448, 1, 1.0625f, 1.1875f, 0x1p-9f, 0x1p-10f, 0x3p-10f, 416},
         {449, 224, 1, 0.5f, 240, 15.5f, 17, 3},       /* 449/448 goes up to 2 */
-        {1e-3f, 0x1p-13f, 0.0546875f, 0, 0, 0, 0, 0}, /* scale 1e-4 goes up to 2^-13 */
+        {1e-3f, 0x1p-13f, 0.02f, 0, 0, 0, 0, 0}, /* scale 1e-4 goes up to 2^-13 */
         {10000, 32, 16, 320, 5000, 0x1p-5f, 2, 64},   /* 22.3 goes up to 32 */
     };
     static const uint8_t bytes[4][8] = {
         {0x7e, 0x38, 0x38, 0x3a, 0x01, 0x00, 0x02, 0x7d},
         {0x76, 0x6e, 0x30, 0x28, 0x6f, 0x50, 0x50, 0x3c},
-        {0x50, 0x38, 0x7e, 0, 0, 0, 0, 0},
+        {0x50, 0x38, 0x72, 0, 0, 0, 0, 0},
         {0x7a, 0x38, 0x30, 0x52, 0x72, 0x00, 0x18, 0x40},
     };
     static const uint8_t scales[4][4] = {

@@ -63,6 +63,8 @@ static void attend(struct ctx *c, struct kern_rows *r, const int32_t *idx, float
               .topk = TOPK,
               .o = o,
               .ml = ml});
+    for (t = rows * n_part; t < CAP_DECODE * n_part; t++)
+        assert_true(isnan(ml[t * HEADS * 2])); /* parts of no row stay as they were */
     kern_run(&c->k, attn_merge,
              {.rows = kern_view(r), .h = HEADS, .d = LAT, .n_part = n_part,
               .cap_decode = CAP_DECODE, .o = o, .ml = ml, .out = out});
