@@ -24,9 +24,10 @@ struct mc_engine_opts {
     const char *model;    /* directory or .gguf */
     const char *backend;  /* "cpu" (default) or "ref" */
     const char *cpu;      /* forces a body of the cpu backend, NULL: the best */
-    int threads;          /* of the cpu backend, 0: one a core */
+    int threads;          /* of the cpu backend, divided over the ranks; 0: one a core */
+    int32_t ranks;        /* that share the model, 0: 1 */
     const char *kv;       /* "auto", "f32", "bf16", "fp8" */
-    uint64_t kv_bytes;    /* KV pool, 0: enough for max_seqs short contexts, see open.c */
+    uint64_t kv_bytes;    /* KV pool of a rank, 0: enough for max_seqs short contexts, see open.c */
     int32_t max_context;  /* tokens, 0: the model's, cut to what the pool holds */
     int32_t max_seqs;     /* sequences running at once, 0: 64 */
     int32_t max_waiting;  /* queued requests, 0: 1024 */
@@ -142,7 +143,9 @@ struct mc_engine_status {
     bool running, failed;
     struct mc_err fail;  /* failed: why */
     char backend[80], kv[16];
-    uint64_t weight_bytes;
+    uint64_t weight_bytes;      /* of all ranks: what they replicate counts for each */
+    uint64_t rank_weight_bytes[MC_MAX_RANKS];
+    int32_t n_rank;
     int32_t n_waiting, n_running, n_paused;
     int32_t p_total, p_free, p_held, p_cached, p_pending;
     int32_t max_context, max_seqs, kv_tokens;

@@ -76,8 +76,7 @@ struct mc_disk {
     float global; /* NVFP4: multiplies every scale (compressed-tensors: 1/weight_global_scale) */
 };
 
-/* Decodes columns [k0, k1) of one row to f32: the oracle for every pack. k0 is a multiple
- * of the format's block. kernels/ref/disk.c */
+/* Decodes columns [k0, k1) of one row to f32: the oracle for every pack. kernels/ref/disk.c */
 void mc_disk_row(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out);
 
 /* The inverse: rows of f32 become a disk format. q and scale are those of the piece. */

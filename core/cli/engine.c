@@ -10,6 +10,7 @@ int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engi
         .backend = s->backend,
         .cpu = *s->cpu ? s->cpu : NULL,
         .threads = (int)s->threads,
+        .ranks = (int32_t)s->ranks,
         .kv = s->kv,
         .kv_bytes = (uint64_t)s->kv_memory,
         .max_context = (int32_t)s->max_context,

@@ -17,8 +17,7 @@
 
 struct opened {
     struct mc_tok *tok;
-    struct mc_backend *be;
-    struct mc_model model;
+    struct mc_ranks ranks;
 };
 
 static int open_all(const char *path, const struct mc_settings *s, struct opened *o,
@@ -26,17 +25,14 @@ static int open_all(const char *path, const struct mc_settings *s, struct opened
 {
     const struct mc_backend_opts bo = {.threads = (int)s->threads, .ref_act = -1,
                                        .cpu = *s->cpu ? s->cpu : NULL};
-    int rc = mc_backend_open(s->backend, &bo, &o->be, err);
+    int rc = mc_ranks_open(&o->ranks, s->backend, &bo, (int32_t)s->ranks, err);
 
-    return rc < 0 ? rc : mc_model_load(o->be, path, &o->model, &o->tok, err);
+    return rc < 0 ? rc : mc_ranks_load(&o->ranks, path, &o->tok, err);
 }
 
 static void close_all(struct opened *o)
 {
-    if (o->model.be)
-        mc_model_close(&o->model);
-    if (o->be)
-        o->be->close(o->be);
+    mc_ranks_close(&o->ranks);
     mc_tok_close(o->tok);
 }
 
@@ -69,18 +65,18 @@ static void show_text(const struct mc_perplexity *p, const struct wish *w)
         printf("}\n");
 }
 
-static int run_text(const struct opened *o, const struct wish *w, enum mc_kv_layout kv,
+static int run_text(struct opened *o, const struct wish *w, enum mc_kv_layout kv,
                     const struct mc_settings *set, struct mc_err *err)
 {
-    const struct mc_predictor of = {&o->model, kv};
+    const struct mc_predictor of = {&o->ranks, kv};
     struct mc_predictor ref = {.kv = kv};
     struct opened other = {0};
     struct mc_perplexity p;
     int rc = w->against ? open_all(w->against, set, &other, err) : 0;
 
-    ref.model = &other.model;
+    ref.ranks = &other.ranks;
     if (rc == 0 && w->against)
-        rc = mc_kv_layout_of(&other.model.cfg, w->against_kv, &ref.kv, err);
+        rc = mc_kv_layout_of(&other.ranks.rank[0].model.cfg, w->against_kv, &ref.kv, err);
     if (rc == 0)
         rc = mc_perplexity(&of, w->against ? &ref : NULL, o->tok, w->text, &p, err);
     if (rc == 0)
@@ -94,10 +90,10 @@ static double share(int32_t n, int32_t of)
     return of > 0 ? 100.0 * n / of : 0;
 }
 
-static int run_task(const struct opened *o, const struct wish *w, enum mc_kv_layout kv,
+static int run_task(struct opened *o, const struct wish *w, enum mc_kv_layout kv,
                     struct mc_err *err)
 {
-    const struct mc_predictor of = {&o->model, kv};
+    const struct mc_predictor of = {&o->ranks, kv};
     struct mc_task t;
     int rc = mc_task_run(&of, o->tok, w->task, &t, err);
 
@@ -117,11 +113,12 @@ static int run_task(const struct opened *o, const struct wish *w, enum mc_kv_lay
     return 0;
 }
 
-static int run_golden(const struct opened *o, const struct wish *w, enum mc_kv_layout kv,
+static int run_golden(struct opened *o, const struct wish *w, enum mc_kv_layout kv,
                       const struct mc_settings *set, const struct mc_lua_half *lua,
                       struct mc_err *err)
 {
-    struct mc_golden g = {.dir = w->golden, .model = &o->model, .tok = o->tok, .lua = lua,
+    struct mc_golden g = {.dir = w->golden, .ranks = &o->ranks,
+                          .model = &o->ranks.rank[0].model, .tok = o->tok, .lua = lua,
                           .kv = kv, .exact = strcmp(set->backend, "ref") == 0,
                           .json = w->json};
 
@@ -174,7 +171,7 @@ int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua)
     }
     rc = open_all(a.pos[0], &set, &o, &err);
     if (rc == 0)
-        rc = kv_of(&set, &o.model.cfg, &kv, &err);
+        rc = kv_of(&set, &o.ranks.rank[0].model.cfg, &kv, &err);
     if (rc == 0)
         rc = w.text   ? run_text(&o, &w, kv, &set, &err)
              : w.task ? run_task(&o, &w, kv, &err)

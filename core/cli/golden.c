@@ -132,7 +132,7 @@ int mc_golden_run(struct mc_golden *g, struct mc_err *err)
     int rc = pick_tolerance(&r, err);
 
     if (rc == 0)
-        rc = mc_solo_open(g->model, &o, &r.solo, err);
+        rc = mc_solo_open(g->ranks, &o, &r.solo, err);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && rc == 0; i++)
         if (path_of(g, kinds[i].name, path, sizeof path))
             rc = kinds[i].check(&r, path, err);

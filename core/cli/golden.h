@@ -5,14 +5,15 @@
 #include <stdbool.h>
 
 #include "core/base/err.h"
-#include "core/model/model.h"
+#include "core/model/ranks.h"
 #include "core/model/tokenizer.h"
 
 struct mc_lua_half;
 
 struct mc_golden {
     const char *dir;
-    const struct mc_model *model;
+    struct mc_ranks *ranks;
+    const struct mc_model *model; /* rank 0's */
     const struct mc_tok *tok;
     const struct mc_lua_half *lua; /* renders chat.jsonl */
     enum mc_kv_layout kv;

@@ -127,18 +127,19 @@ static int open_runs(const struct mc_predictor *of, const struct mc_predictor *r
                      struct run *r, struct mc_err *err)
 {
     struct mc_solo_opts o = {.context = WINDOW, .rows = WINDOW, .outs = HALF, .kv = of->kv};
+    const struct mc_model *other = ref ? &ref->ranks->rank[0].model : NULL;
     int rc;
 
-    r->m = of->model;
-    if (ref && (ref->model->cfg.vocab != r->m->cfg.vocab || ref->model->n_real != r->m->n_real))
+    r->m = &of->ranks->rank[0].model;
+    if (ref && (other->cfg.vocab != r->m->cfg.vocab || other->n_real != r->m->n_real))
         return mc_fail_param(err, MC_EARG, "against",
                              "--against: its vocabulary has %d tokens, the model's %d",
-                             ref->model->n_real, r->m->n_real);
-    rc = mc_solo_open(of->model, &o, &r->solo, err);
+                             other->n_real, r->m->n_real);
+    rc = mc_solo_open(of->ranks, &o, &r->solo, err);
     if (rc < 0 || !ref)
         return rc;
     o.kv = ref->kv;
-    return mc_solo_open(ref->model, &o, &r->ref, err);
+    return mc_solo_open(ref->ranks, &o, &r->ref, err);
 }
 
 static void mean(struct mc_perplexity *p)

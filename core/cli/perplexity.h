@@ -4,7 +4,7 @@
 #define MC_CLI_PERPLEXITY_H
 
 #include "core/base/err.h"
-#include "core/model/model.h"
+#include "core/model/ranks.h"
 #include "core/model/tokenizer.h"
 
 /* Over the scored tokens, natural logs. */
@@ -21,7 +21,7 @@ struct mc_perplexity {
 
 /* A model and how it stores keys and values. */
 struct mc_predictor {
-    const struct mc_model *model;
+    struct mc_ranks *ranks;
     enum mc_kv_layout kv;
 };
 

@@ -185,14 +185,14 @@ int mc_task_run(const struct mc_predictor *of, const struct mc_tok *tok, const c
 {
     const struct mc_solo_opts o = {.context = CONTEXT, .rows = CONTEXT, .outs = OUTS,
                                    .kv = of->kv};
-    struct run r = {.m = of->model, .tok = tok, .path = path};
+    struct run r = {.m = &of->ranks->rank[0].model, .tok = tok, .path = path};
     FILE *f = fopen(path, "r");
     int rc;
 
     *out = (struct mc_task){0};
     if (!f)
         return mc_fail_param(err, MC_EIO, "task", "--task: %.120s: %s", path, strerror(errno));
-    rc = mc_solo_open(of->model, &o, &r.solo, err);
+    rc = mc_solo_open(of->ranks, &o, &r.solo, err);
     if (rc == 0)
         rc = ask_all(&r, f, out, err);
     mc_solo_close(r.solo);

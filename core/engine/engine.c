@@ -18,6 +18,7 @@
 #include "core/model/load.h"
 
 static const double LOOK_AGAIN_S = 0.005; /* at live sequences that could not run */
+static const double MEET_S = 0.5; /* idle ranks, so that one that is lost is missed */
 
 /* ---- the loop ---------------------------------------------------------------------- */
 
@@ -121,8 +122,9 @@ static bool sleep_for_work(struct mc_engine *e)
 
     pthread_mutex_lock(&e->inbox);
     if (!e->inbox_first && !e->cancels && !e->stopping && !e->woken) {
-        if (e->n_live > 0)
-            mc_cond_wait_until(&e->bell, &e->inbox, mc_now() + LOOK_AGAIN_S);
+        if (e->n_live > 0 || e->crew.n > 1)
+            mc_cond_wait_until(&e->bell, &e->inbox,
+                               mc_now() + (e->n_live > 0 ? LOOK_AGAIN_S : MEET_S));
         else
             pthread_cond_wait(&e->bell, &e->inbox);
     }
@@ -135,7 +137,8 @@ static bool sleep_for_work(struct mc_engine *e)
 static void fail_engine(struct mc_engine *e, int code, const char *what)
 {
     pthread_mutex_lock(&e->look);
-    mc_fail(&e->fail, code, "%s: %s", what, mc_code_text(code));
+    mc_fail(&e->fail, code, "%s: %s", what,
+            mc_crew_parted(&e->crew) ? mc_crew_parted(&e->crew) : mc_code_text(code));
     pthread_mutex_lock(&e->inbox); /* after this no submission gets in */
     atomic_store(&e->failed, code);
     pthread_mutex_unlock(&e->inbox);
@@ -149,7 +152,7 @@ static int publish_oldest(struct mc_engine *e)
 {
     struct mc_step *s = &e->step[e->n_published % MC_DEPTH];
     double t0 = mc_now();
-    int rc = e->be->wait(e->stream, s->ticket);
+    int rc = mc_crew_wait(&e->crew, s->ticket);
 
     if (rc < 0)
         return rc;
@@ -159,11 +162,23 @@ static int publish_oldest(struct mc_engine *e)
     mc_publish(e, s);
     e->n_published++;
     if (e->n_published == e->n_step) /* idle device: everything given back is settled */
-        mc_kv_settle(e->kv, e->be->mark(e->stream));
+        mc_kv_settle(e->kv, mc_crew_mark(&e->crew));
     if (e->policy.ops->step_end)
         e->policy.ops->step_end(e->policy.self);
     pthread_mutex_unlock(&e->look);
     return 0;
+}
+
+/* Ranks that had nothing to do for a while meet; each has to be there. */
+static int look_after(struct mc_engine *e)
+{
+    int rc;
+
+    if (e->crew.n == 1 || mc_now() - e->t_met < MEET_S)
+        return 0;
+    rc = mc_crew_meet(&e->crew, MC_AT_IDLE);
+    e->t_met = mc_now();
+    return rc < 0 ? rc : mc_crew_wait(&e->crew, mc_crew_mark(&e->crew));
 }
 
 /* A negative code when the device failed. *idle: nothing runs and nothing is to run. */
@@ -197,6 +212,8 @@ static void *loop(void *arg)
     while (run) {
         int rc = turn(e, &idle);
 
+        if (rc == 0 && idle)
+            rc = look_after(e);
         if (rc < 0) {
             fail_engine(e, rc, "a step did not complete");
             return NULL;
@@ -229,7 +246,7 @@ void mc_engine_stop(struct mc_engine *e)
 {
     struct mc_err err = {0};
 
-    if (!e->stream)
+    if (e->crew.n == 0)
         return; /* it never opened */
     pthread_mutex_lock(&e->inbox);
     e->stopping = true;
@@ -241,7 +258,7 @@ void mc_engine_stop(struct mc_engine *e)
     mc_fail(&err, MC_EDRAIN, "the server is shutting down");
     pthread_mutex_lock(&e->look);
     take_inbox(e);
-    e->be->wait(e->stream, e->be->mark(e->stream));
+    mc_crew_wait(&e->crew, mc_crew_mark(&e->crew));
     end_all(e, &err);
     pthread_mutex_unlock(&e->look);
 }
@@ -335,7 +352,7 @@ void mc_engine_wake(struct mc_engine *e)
 
 const struct mc_config *mc_engine_config(const struct mc_engine *e)
 {
-    return &e->model.cfg;
+    return &e->model->cfg;
 }
 
 const struct mc_tok *mc_engine_tok(const struct mc_engine *e)
@@ -350,9 +367,14 @@ void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)
     out->running = e->started;
     out->failed = atomic_load(&e->failed) != 0;
     out->fail = e->fail;
-    snprintf(out->backend, sizeof out->backend, "%s (%s)", e->be->name, e->be->what);
-    snprintf(out->kv, sizeof out->kv, "%s", mc_kv_layout_name(e->dev.kv.layout));
-    out->weight_bytes = e->model.weight_bytes;
+    snprintf(out->backend, sizeof out->backend, "%s (%s)", e->model->be->name,
+             e->model->be->what);
+    snprintf(out->kv, sizeof out->kv, "%s", mc_kv_layout_name(e->pool.layout));
+    out->n_rank = e->ranks.n;
+    for (int32_t i = 0; i < e->ranks.n; i++) {
+        out->rank_weight_bytes[i] = e->ranks.rank[i].model.weight_bytes;
+        out->weight_bytes += out->rank_weight_bytes[i];
+    }
     for (int32_t i = 0; i < e->n_live; i++) {
         enum mc_seq_state state = e->seqs[e->live[i]].state;
 
@@ -367,7 +389,7 @@ void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)
     out->p_pending = mc_kv_n_pending(e->kv);
     out->max_context = e->o.max_context;
     out->max_seqs = e->n_slot;
-    out->kv_tokens = e->dev.kv.n_page * MC_PAGE;
+    out->kv_tokens = e->pool.n_page * MC_PAGE;
     out->generation =
         e->policy.ops->generation ? e->policy.ops->generation(e->policy.self) : 0;
     out->steps = (double)e->n_published;

@@ -31,10 +31,9 @@
 #include "core/engine/kv.h"
 #include "core/engine/record.h"
 #include "core/mc.h"
-#include "core/model/memory.h"
-#include "core/model/model.h"
+#include "core/model/crew.h"
 
-enum { MC_DEPTH = 2, MC_N_LANE = 8, MC_N_TENANT = 64, MC_MAX_STOP_IDS = 64 };
+enum { MC_N_LANE = 8, MC_N_TENANT = 64, MC_MAX_STOP_IDS = 64 };
 
 struct mc_seq {
     uint32_t id, gen;       /* handle; id is the index + 1 */
@@ -101,8 +100,8 @@ struct mc_step {
     struct mc_slot *slots_in;
     int32_t n_slots_in;
     uint32_t (*init)[2]; /* pages to clear */
-    int32_t *n_init;
-    struct mc_out *ring;
+    int32_t *n_init, max_init;
+    struct mc_out *ring; /* rank 0's results */
 };
 
 struct mc_party_state { /* a lane or a tenant */
@@ -114,15 +113,14 @@ struct mc_party_state { /* a lane or a tenant */
 
 struct mc_engine {
     struct mc_engine_opts o;
-    struct mc_backend *be;
     struct mc_tok *tok;
-    struct mc_model model;
-    struct mc_stream *stream;
-    struct mc_mem mem;
-    struct mc_step_mem dev;
+    struct mc_ranks ranks;
+    struct mc_crew crew;
+    const struct mc_model *model; /* rank 0's: config, vocabulary */
+    struct mc_mem mem;            /* staging */
+    struct mc_pool_size pool;     /* of each rank */
     struct mc_pass_caps caps;
-    struct mc_pass *pass;
-    struct mc_graph *forward, *sample[MC_DEPTH]; /* recorded once; sample by staging */
+    double t_met;                 /* when the ranks last did a step */
     struct mc_pages *kv;
     int32_t pitch, max_delta, max_init;
     struct mc_policy policy;
@@ -204,8 +202,6 @@ int mc_plan_next(struct mc_engine *e);
 
 /* step.c */
 int mc_step_open(struct mc_engine *e, struct mc_err *err);
-/* After the pass and the stream are open: records the two graphs of a step. */
-int mc_step_record(struct mc_engine *e, struct mc_err *err);
 void mc_step_begin(struct mc_engine *e, struct mc_step *s);
 /* One sequence's rows: n tokens from n_ctx on; pages and slot are there already. */
 void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t n);

@@ -15,20 +15,28 @@ _Static_assert((int)MC_K_EARG == (int)MC_EARG && (int)MC_K_EUNSUP == (int)MC_EUN
                    (int)MC_K_ERANK == (int)MC_ERANK && (int)MC_K_ENOMEM == (int)MC_ENOMEM,
                "kernels.h repeats the program's codes");
 
-static int open_backend(struct mc_engine *e, struct mc_err *err)
+static int open_ranks(struct mc_engine *e, struct mc_err *err)
 {
     const struct mc_backend_opts o = {.threads = e->o.threads,
                                       .cpu = e->o.cpu,
                                       .ref_act = -1};
 
-    return mc_backend_open(e->o.backend ? e->o.backend : "cpu", &o, &e->be, err);
+    int rc = mc_ranks_open(&e->ranks, e->o.backend ? e->o.backend : "cpu", &o, e->o.ranks, err);
+
+    if (rc == 0)
+        rc = mc_ranks_load(&e->ranks, e->o.model, &e->tok, err);
+    if (rc == 0) {
+        e->model = &e->ranks.rank[0].model;
+        mc_mem_init(&e->mem, e->model->be);
+    }
+    return rc;
 }
 
 /* What the pool may take: a context of 2,048 for each slot, at most a quarter of memory. */
 static uint64_t default_pool(const struct mc_engine *e, int64_t page_bytes)
 {
     uint64_t quarter = (uint64_t)sysconf(_SC_PHYS_PAGES) *
-                       (uint64_t)sysconf(_SC_PAGESIZE) / 4;
+                       (uint64_t)sysconf(_SC_PAGESIZE) / 4 / (uint64_t)e->ranks.n;
     uint64_t enough = (uint64_t)e->n_slot * (2048 / MC_PAGE) * (uint64_t)page_bytes;
 
     return enough < quarter ? enough : quarter;
@@ -37,14 +45,17 @@ static uint64_t default_pool(const struct mc_engine *e, int64_t page_bytes)
 /* The pages, what is kept of each on the host, and the weights must fit in memory:
  * overcommitted they would be granted, and the process killed when they fill. (A device
  * grants no more than it has: there pages and weights are its own affair.) */
-static int check_pool(const struct mc_engine *e, struct mc_err *err)
+static int check_pool(const struct mc_engine *e, int64_t page_bytes, struct mc_err *err)
 {
     const double gib = 1 << 30;
     double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    bool device = strcmp(e->be->name, "cuda") == 0;
-    double pages = device ? 0 : (double)e->dev.kv.n_page * (double)e->dev.kv.page_stride;
-    double records = (double)mc_kv_record_bytes(e->dev.kv.n_page);
-    double weights = device ? 0 : (double)e->model.mem.bytes;
+    bool device = strcmp(e->model->be->name, "cuda") == 0;
+    double pages = device ? 0 : (double)e->pool.n_page * (double)page_bytes * e->ranks.n;
+    double records = (double)mc_kv_record_bytes(e->pool.n_page);
+    double weights = 0;
+
+    for (int32_t i = 0; i < e->ranks.n && !device; i++)
+        weights += (double)e->ranks.rank[i].model.mem.bytes;
 
     if (pages + records + weights <= have)
         return 0;
@@ -55,41 +66,41 @@ static int check_pool(const struct mc_engine *e, struct mc_err *err)
                          pages / gib, records / gib, weights / gib, have / gib);
 }
 
-/* The layout and number of pages; the pool itself is taken by mc_step_open. */
+/* The layout and number of pages; the pools themselves are the crew's. */
 static int size_kv(struct mc_engine *e, struct mc_err *err)
 {
-    struct mc_kv *kv = &e->dev.kv;
-    enum mc_kv_layout layout;
+    struct mc_pool_size *pool = &e->pool;
     uint64_t bytes = e->o.kv_bytes, n;
-    int rc = mc_kv_layout_of(&e->model.cfg, e->o.kv ? e->o.kv : "auto", &layout, err);
+    int64_t page;
+    int rc = mc_kv_layout_of(&e->model->cfg, e->o.kv ? e->o.kv : "auto", &pool->layout, err);
 
     if (rc < 0)
         return rc;
-    *kv = mc_model_kv(&e->model, layout);
+    page = mc_model_kv(e->model, pool->layout).page_stride;
     if (bytes == 0)
-        bytes = default_pool(e, kv->page_stride);
-    n = bytes / (uint64_t)kv->page_stride;
-    kv->n_page = n > INT32_MAX / MC_PAGE ? INT32_MAX / MC_PAGE : (int32_t)n;
-    if (kv->n_page < 2)
+        bytes = default_pool(e, page);
+    n = bytes / (uint64_t)page;
+    pool->n_page = n > INT32_MAX / MC_PAGE ? INT32_MAX / MC_PAGE : (int32_t)n;
+    if (pool->n_page < 2)
         return mc_fail_param(
             err, MC_EARG, "kv-memory",
             "--kv-memory %llu holds %d pages of %lld bytes, 2 are needed",
-            (unsigned long long)bytes, kv->n_page, (long long)kv->page_stride);
-    return check_pool(e, err);
+            (unsigned long long)bytes, pool->n_page, (long long)page);
+    return check_pool(e, page, err);
 }
 
 /* What a step and a sequence may hold at most, now that the pool is known. */
 static void set_limits(struct mc_engine *e)
 {
-    struct mc_kv *kv = &e->dev.kv;
+    struct mc_pool_size *pool = &e->pool;
 
-    if (e->o.max_context <= 0 || e->o.max_context > e->model.cfg.max_context)
-        e->o.max_context = e->model.cfg.max_context;
-    if (e->o.max_context > kv->n_page * MC_PAGE)
-        e->o.max_context = kv->n_page * MC_PAGE;
+    if (e->o.max_context <= 0 || e->o.max_context > e->model->cfg.max_context)
+        e->o.max_context = e->model->cfg.max_context;
+    if (e->o.max_context > pool->n_page * MC_PAGE)
+        e->o.max_context = pool->n_page * MC_PAGE;
     e->pitch = (e->o.max_context + MC_PAGE - 1) / MC_PAGE;
-    kv->pitch = e->pitch;
-    kv->n_slot = e->n_slot;
+    pool->pitch = e->pitch;
+    pool->n_slot = e->n_slot;
     e->caps = (struct mc_pass_caps){.rows = e->o.chunk, .seqs = e->n_slot,
                                     .outs = e->n_slot, .context = e->o.max_context,
                                     .no_page_check = e->o.no_page_tags};
@@ -97,7 +108,7 @@ static void set_limits(struct mc_engine *e)
 
 static int open_tables(struct mc_engine *e, struct mc_err *err)
 {
-    e->kv = mc_kv_new(e->dev.kv.n_page);
+    e->kv = mc_kv_new(e->pool.n_page);
     e->seqs = calloc((size_t)e->n_seqs, sizeof *e->seqs);
     e->live = calloc((size_t)e->n_seqs, sizeof *e->live);
     e->live_gen = calloc((size_t)e->n_seqs, sizeof *e->live_gen);
@@ -147,11 +158,7 @@ int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
     pthread_mutex_init(&e->inbox, NULL);
     mc_cond_init(&e->bell);
     defaults(e, o);
-    rc = open_backend(e, err);
-    if (rc == 0) {
-        mc_mem_init(&e->mem, e->be);
-        rc = mc_model_load(e->be, e->o.model, &e->model, &e->tok, err);
-    }
+    rc = open_ranks(e, err);
     if (rc == 0)
         rc = size_kv(e, err);
     if (rc == 0) {
@@ -160,12 +167,6 @@ int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
     }
     if (rc == 0)
         rc = mc_step_open(e, err);
-    if (rc == 0)
-        rc = mc_pass_open(&e->model, &e->caps, &e->dev, &e->pass, err);
-    if (rc == 0 && e->be->stream_new(e->be, &e->stream) < 0)
-        rc = mc_fail(err, MC_EINTERNAL, "no stream on backend %s", e->be->name);
-    if (rc == 0)
-        rc = mc_step_record(e, err);
     if (rc < 0) {
         mc_engine_close(e);
         return rc;
@@ -179,22 +180,12 @@ void mc_engine_close(struct mc_engine *e)
     if (!e)
         return;
     mc_engine_stop(e);
-    if (e->stream)
-        e->be->stream_free(e->stream);
-    if (e->forward)
-        e->be->graph_free(e->forward);
-    for (int i = 0; i < MC_DEPTH; i++)
-        if (e->sample[i])
-            e->be->graph_free(e->sample[i]);
-    mc_pass_close(e->pass);
+    mc_crew_close(&e->crew);
+    mc_ranks_close(&e->ranks);
+    if (!e->ranks.stuck) /* else a rank may still read what is staged */
+        mc_mem_fini(&e->mem);
     for (int i = 0; i < MC_DEPTH; i++)
         free(e->step[i].row);
-    if (e->be) {
-        mc_mem_fini(&e->mem);
-        if (e->model.be)
-            mc_model_close(&e->model);
-        e->be->close(e->be);
-    }
     mc_kv_free(e->kv);
     mc_tok_close(e->tok);
     free(e->rec_tok);

@@ -12,7 +12,7 @@
 
 static bool is_stop(const struct mc_engine *e, const struct mc_seq *q, int32_t id)
 {
-    const struct mc_config *c = &e->model.cfg;
+    const struct mc_config *c = &e->model->cfg;
 
     for (int32_t i = 0; i < q->n_stop; i++)
         if (q->stop[i] == id)
@@ -68,9 +68,9 @@ static int32_t pick(struct mc_engine *e, struct mc_seq *q, const struct mc_out *
     q->pick.done = q->n_gen;
     if (e->policy.ops->pick(e->policy.self, &c, &q->pick, &id, &err) < 0 || id < 0)
         return o->tok;
-    if (id >= e->model.n_real) {
+    if (id >= e->model->n_real) {
         mc_warn("engine", "pick returned token %d, outside 0..%d", id,
-                e->model.n_real - 1);
+                e->model->n_real - 1);
         return o->tok;
     }
     if (id != o->tok)

@@ -32,10 +32,10 @@ static int check_ids(const struct mc_engine *e, const struct mc_request *r,
             "the prompt has %d tokens; with room for one more, the context holds %d",
             r->n_ids, room);
     for (int32_t i = 0; i < r->n_ids; i++)
-        if (r->ids[i] < 0 || r->ids[i] >= e->model.n_real)
+        if (r->ids[i] < 0 || r->ids[i] >= e->model->n_real)
             return mc_fail_param(err, MC_EARG, "prompt",
                                  "prompt token %d at index %d is outside 0..%d",
-                                 r->ids[i], i, e->model.n_real - 1);
+                                 r->ids[i], i, e->model->n_real - 1);
     return 0;
 }
 
@@ -47,22 +47,22 @@ static int check_lists(const struct mc_engine *e, const struct mc_request *r,
                              "logit_bias has %d entries, at most %d", r->n_bias,
                              MC_MAX_BIAS);
     for (int32_t i = 0; i < r->n_bias; i++)
-        if (r->bias[i].id < 0 || r->bias[i].id >= e->model.n_real ||
+        if (r->bias[i].id < 0 || r->bias[i].id >= e->model->n_real ||
             !(r->bias[i].add >= -100) || !(r->bias[i].add <= 100))
             return mc_fail_param(
                 err, MC_EARG, "logit_bias",
                 "logit_bias: token %d (0..%d) or its bias (-100..100) is out "
                 "of range",
-                r->bias[i].id, e->model.n_real - 1);
+                r->bias[i].id, e->model->n_real - 1);
     if (r->n_stop < 0 || r->n_stop > MC_MAX_STOP_IDS)
         return mc_fail_param(err, MC_EARG, "stop_token_ids",
                              "stop_token_ids has %d entries, at most %d", r->n_stop,
                              MC_MAX_STOP_IDS);
     for (int32_t i = 0; i < r->n_stop; i++)
-        if (r->stop_ids[i] < 0 || r->stop_ids[i] >= e->model.n_real)
+        if (r->stop_ids[i] < 0 || r->stop_ids[i] >= e->model->n_real)
             return mc_fail_param(err, MC_EARG, "stop_token_ids",
                                  "stop_token_ids: %d is outside 0..%d", r->stop_ids[i],
-                                 e->model.n_real - 1);
+                                 e->model->n_real - 1);
     return 0;
 }
 
@@ -249,7 +249,7 @@ void mc_seq_share(struct mc_engine *e, struct mc_seq *q)
 /* The last page first: of a cached chain the head is the most useful. */
 void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q)
 {
-    uint64_t ticket = e->be->mark(e->stream);
+    uint64_t ticket = mc_crew_mark(&e->crew);
 
     while (q->n_page > 0)
         mc_kv_give(e->kv, q->page[--q->n_page], ticket);

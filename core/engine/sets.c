@@ -1,6 +1,6 @@
 /* sets.c - vocabulary sets that a sampler bans, kept on the device.
  *
- * Owns the places in dev.masks. THREAD: the engine's.
+ * Owns the places in each rank's dev.masks. THREAD: the engine's.
  * Always true: a place that a live sequence names is never overwritten; so a policy that
  * is reloaded often finds room again as old sequences end. */
 #include <stdlib.h>
@@ -22,14 +22,19 @@ static bool in_use(const struct mc_engine *e, int32_t place)
 
 static int upload(struct mc_engine *e, int32_t place, const uint32_t *bits, int32_t n)
 {
-    size_t words = ((size_t)e->model.cfg.vocab + 31) / 32, have = ((size_t)n + 31) / 32;
+    size_t words = ((size_t)e->model->cfg.vocab + 31) / 32, have = ((size_t)n + 31) / 32;
     uint32_t *copy = calloc(words, sizeof *copy);
     int rc = MC_ENOMEM;
 
     if (copy) {
         memcpy(copy, bits, (have < words ? have : words) * sizeof *copy);
-        rc = e->be->upload(e->be, e->dev.masks + (size_t)place * words, copy,
-                           words * sizeof *copy);
+        rc = 0;
+        for (int32_t i = 0; i < e->crew.n && rc == 0; i++) {
+            struct mc_run *run = &e->crew.run[i];
+
+            rc = run->be->upload(run->be, run->dev.masks + (size_t)place * words, copy,
+                                 words * sizeof *copy);
+        }
     }
     free(copy);
     return rc;

@@ -1,7 +1,6 @@
 /* step.c - a step's staging and its way to the device.
  *
- * Owns the device memory that steps share and MC_DEPTH blocks of staging. THREAD: the
- * engine's.
+ * Owns MC_DEPTH blocks of staging, which all ranks read. THREAD: the engine's.
  * Always true: device state changes only by what is enqueued here, in stream order: the
  * cleared pages, then row arrays and deltas (table_apply), then two graphs: forward and
  * sample. The graphs are recorded once and replayed as rows, lengths and owners change:
@@ -19,10 +18,11 @@ static int open_staging(struct mc_engine *e, struct mc_step *s)
     struct mc_mem *m = &e->mem;
 
     s->row = calloc((size_t)e->n_slot, sizeof *s->row);
-    s->rows_base = mc_mem_take_host(m, e->dev.rows_bytes);
+    s->rows_base = mc_mem_take_host(m, mc_rows_bytes(&e->caps));
     s->delta = mc_mem_take_host(m, (size_t)e->max_delta * sizeof *s->delta);
     s->slots_in = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->slots_in);
     s->init = mc_mem_take_host(m, (size_t)e->max_init * sizeof *s->init);
+    s->max_init = e->max_init;
     s->n_init = mc_mem_take_host(m, sizeof *s->n_init);
     s->ring = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->ring);
     if (!s->row || !s->rows_base || !s->delta || !s->slots_in || !s->init || !s->n_init ||
@@ -34,42 +34,22 @@ static int open_staging(struct mc_engine *e, struct mc_step *s)
 
 int mc_step_open(struct mc_engine *e, struct mc_err *err)
 {
-    int rc;
+    struct mc_out *ring[MC_DEPTH];
+    int rc = 0;
 
     /* a sequence that starts or comes back brings its pages, its ids and its biases */
     e->max_delta = e->o.max_context + e->pitch + MC_MAX_BIAS + 4 * e->n_slot + 64;
     e->max_init = e->n_slot + e->o.chunk / MC_PAGE + 1;
-    rc = mc_step_mem_take(&e->dev, &e->mem, &e->model.cfg, &e->caps);
-    for (int i = 0; i < MC_DEPTH && rc == 0; i++)
+    for (int i = 0; i < MC_DEPTH && rc == 0; i++) {
         rc = open_staging(e, &e->step[i]);
+        ring[i] = e->step[i].ring;
+    }
     if (rc < 0)
-        return mc_fail(
-            err, rc,
-            "no memory for %d KV pages and %d slots: lower --kv-memory (%zu bytes "
-            "taken so far)",
-            e->dev.kv.n_page, e->n_slot, e->mem.bytes);
-    return 0;
-}
-
-/* Between begin and end the pass's calls are recorded, not run. */
-static int record(struct mc_engine *e, struct mc_out *ring, struct mc_graph **out)
-{
-    int rc = e->be->graph_begin(e->stream), end;
-
+        return mc_fail(err, rc, "no memory for the staging of %d slots", e->n_slot);
+    rc = mc_crew_open(&e->crew, &e->ranks, &e->pool, &e->caps, err);
     if (rc < 0)
         return rc;
-    rc = ring ? mc_pass_sample(e->pass, e->stream, ring)
-              : mc_pass_forward(e->pass, e->stream, NULL);
-    end = e->be->graph_end(e->stream, out);
-    return rc < 0 ? rc : end;
-}
-
-int mc_step_record(struct mc_engine *e, struct mc_err *err)
-{
-    int rc = record(e, NULL, &e->forward);
-
-    for (int i = 0; i < MC_DEPTH && rc == 0; i++)
-        rc = record(e, e->step[i].ring, &e->sample[i]);
+    rc = mc_crew_rings(&e->crew, ring);
     return rc < 0 ? mc_fail(err, rc, "a step can't be recorded: %s", mc_code_text(rc)) : 0;
 }
 
@@ -236,37 +216,51 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
         q->state = MC_STATE_DECODE;
 }
 
+/* Forward, and what samples its rows, on one rank. */
+static int run_on(struct mc_run *run, const struct mc_step *s, int slot)
+{
+    const struct mc_stage stage = {.rows = s->rows_base, .delta = s->delta,
+                                   .n_delta = s->n_delta, .slots_in = s->slots_in,
+                                   .init = s->init, .n_init = s->n_init,
+                                   .max_init = s->max_init};
+    int rc = mc_run_put(run, &stage);
+
+    if (rc == 0)
+        rc = run->be->graph_run(run->stream, run->forward);
+    if (rc == 0 && s->n_out > 0)
+        rc = run->be->graph_run(run->stream, run->sample[slot]);
+    return rc;
+}
+
+static void count_step(struct mc_engine *e, const struct mc_step *s)
+{
+    double bytes = 0;
+
+    for (int32_t i = 0; i < e->ranks.n; i++) {
+        const struct mc_model *m = &e->ranks.rank[i].model;
+
+        bytes += (double)m->body_bytes + (s->n_out > 0 ? (double)m->head_bytes : 0);
+    }
+    mc_count(e, MC_C_steps_total, 1);
+    mc_count(e, MC_C_prompt_tokens_total, s->n_tok - s->n_decode);
+    mc_count(e, MC_C_weight_bytes_read_total, bytes);
+}
+
 int mc_step_enqueue(struct mc_engine *e, struct mc_step *s)
 {
-    struct mc_page_init_p init = {.kv = e->dev.kv,
-                                  .list = &s->init[0][0],
-                                  .n_list = s->n_init,
-                                  .cap = e->max_init};
-    struct mc_table_apply_p up = mc_step_upload(&e->dev, e->model.cfg.vocab, s->rows_base);
     int32_t *live = mc_staged(s->rows.live);
     int rc;
 
-    up.delta = s->delta;
-    up.n_delta = s->n_delta;
-    up.slots_in = s->slots_in;
     live[MC_LIVE_ROWS] = s->n_tok;
     live[MC_LIVE_DECODE] = s->n_decode;
     live[MC_LIVE_SEQS] = s->n_row;
     live[MC_LIVE_OUT] = s->n_out;
-    rc = mc_k_page_init(e->be, e->stream, &init);
-    if (rc == 0)
-        rc = mc_k_table_apply(e->be, e->stream, &up);
-    if (rc == 0)
-        rc = e->be->graph_run(e->stream, e->forward);
-    if (rc == 0 && s->n_out > 0)
-        rc = e->be->graph_run(e->stream, e->sample[s - e->step]);
-    s->ticket = e->be->mark(e->stream);
-    s->t_enqueue = mc_now();
-    mc_count(e, MC_C_steps_total, 1);
-    mc_count(e, MC_C_prompt_tokens_total, s->n_tok - s->n_decode);
-    mc_count(e, MC_C_weight_bytes_read_total,
-             (double)e->model.body_bytes +
-                 (s->n_out > 0 ? (double)e->model.head_bytes : 0));
+    rc = mc_crew_plant(&e->crew, s->n_tok > s->n_decode ? MC_AT_PREFILL : MC_AT_DECODE);
+    for (int32_t i = 0; i < e->crew.n && rc == 0; i++)
+        rc = run_on(&e->crew.run[i], s, (int)(s - e->step));
+    s->ticket = mc_crew_mark(&e->crew);
+    s->t_enqueue = e->t_met = mc_now();
+    count_step(e, s);
     e->n_step++;
     return rc;
 }

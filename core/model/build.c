@@ -203,8 +203,11 @@ struct mc_input mc_pass_join(struct mc_pass *p, const float *w, bool first, unsi
                           .eps = c->norm_eps,
                           .h = c->hidden,
                           .first = first,
-                          .peer = {.n = 1}};
+                          .peer = p->m->be->peer};
+    void *x = p->x;
 
+    if (p->whole)
+        j.peer = (struct mc_peer){.n = 1};
     if (form >= 0) {
         j.act = in.act[form] =
             mc_pass_act(p, MC_ACT_HIDDEN, (uint16_t)form, p->caps.rows, c->hidden);
@@ -213,6 +216,11 @@ struct mc_input mc_pass_join(struct mc_pass *p, const float *w, bool first, unsi
     if (mc_pass_needs_rows(want))
         in.rows = j.norm_out = p->norm;
     MC_PASS_ADD(p, join, &j);
+    if (!p->whole) {
+        p->x = p->x_next;
+        p->x_next = x;
+    }
+    p->whole = false;
     mc_pass_quant(p, &in, MC_ACT_HIDDEN, c->hidden, want);
     return in;
 }

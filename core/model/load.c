@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#include "core/weights/weights.h"
-
 static const char *const layout_names[MC_N_KV] = {
     [MC_KV_F32] = "f32",
     [MC_KV_BF16] = "bf16",
@@ -60,21 +58,4 @@ int mc_kv_layout_of(const struct mc_config *c, const char *name, enum mc_kv_layo
 const char *mc_kv_layout_name(enum mc_kv_layout layout)
 {
     return layout_names[layout];
-}
-
-int mc_model_load(struct mc_backend *be, const char *path, struct mc_model *m,
-                  struct mc_tok **tok, struct mc_err *err)
-{
-    struct mc_ckpt *c = NULL;
-    struct mc_config cfg;
-    int rc = mc_ckpt_open(path, &c, err);
-
-    if (rc == 0)
-        rc = mc_config_load(c, &cfg, err);
-    if (rc == 0)
-        rc = mc_tok_open(c, tok, err);
-    if (rc == 0)
-        rc = mc_model_open(be, c, &cfg, (struct mc_slice){0, 1}, mc_tok_n(*tok), m, err);
-    mc_ckpt_close(c);
-    return rc;
 }

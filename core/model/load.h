@@ -18,10 +18,4 @@ int mc_kv_layout_of(const struct mc_config *c, const char *name, enum mc_kv_layo
                     struct mc_err *err);
 const char *mc_kv_layout_name(enum mc_kv_layout layout);
 
-/* The tokenizer and the weights of the checkpoint at path, which is closed again. *m and
- * *tok are zero before; after a failure they may hold something and are closed as after
- * success. */
-int mc_model_load(struct mc_backend *be, const char *path, struct mc_model *m,
-                  struct mc_tok **tok, struct mc_err *err);
-
 #endif

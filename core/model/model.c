@@ -83,6 +83,10 @@ int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,
     const char *why = NULL;
     int rc = op->need(p, need, &why);
 
+    if (rc < 0 && p->w.layout != MC_W_F32 && p->w.k < p->disk.k) {
+        p->w.layout = MC_W_F32; /* a cut inside of what the layout keeps together */
+        rc = op->need(p, need, &why);
+    }
     if (rc < 0)
         return mc_fail(l->err, rc, "%s (%s, [%d, %d]): %s", name,
                        mc_disk_name(p->disk.fmt), p->disk.n, p->disk.k,
@@ -94,14 +98,18 @@ int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,
 int mc_load_pack(struct mc_loader *l, const char *name, const struct mc_pack_p *p)
 {
     struct mc_backend *be = l->m->be;
-    int rc = be->op[MC_OP_pack]->run(l->s, p);
+    int rc;
 
+    if (mc_comm_broken(be->peer.comm))
+        return mc_fail(l->err, MC_ERANK, "another rank failed");
+    rc = be->op[MC_OP_pack]->run(l->s, p);
     if (rc == 0)
         rc = be->wait(l->s, be->mark(l->s));
     if (rc < 0)
         return mc_fail(l->err, rc, "packing %s failed", name);
     mc_ckpt_drop(l->c, p->disk.q, mc_disk_bytes(p->disk.fmt, p->disk.n, p->disk.k));
     l->m->weight_bytes += p->w.bytes;
+    atomic_fetch_add(&l->m->n_packed, 1);
     return 0;
 }
 
@@ -230,7 +238,7 @@ static int load_all(struct mc_loader *l)
     if (c->tied)
         m->end.w[MC_M_HEAD] = m->end.w[MC_M_EMBED];
     m->head_bytes = m->end.w[MC_M_HEAD].bytes;
-    m->row0 = mc_share(c->vocab, mc_width_unit(c->vocab), m->slice).at;
+    m->row0 = mc_share(c->vocab, mc_width_unit(c->vocab, m->slice.n), m->slice).at;
     return 0;
 }
 

@@ -9,6 +9,8 @@
 #ifndef MC_MODEL_MODEL_H
 #define MC_MODEL_MODEL_H
 
+#include <stdatomic.h>
+
 #include "core/base/err.h"
 #include "core/model/config.h"
 #include "core/model/memory.h"
@@ -45,6 +47,7 @@ struct mc_model {
                               row) ... */
     uint64_t head_bytes;   /* ... and those that one with sampled rows reads besides */
     uint64_t weight_bytes; /* resident */
+    atomic_uint n_packed;  /* matrices so far: how loading gets on, for any thread to see */
     struct mc_mem mem;     /* what it owns on the device */
 };
 
@@ -74,8 +77,12 @@ struct mc_step_mem {
     struct mc_bias *bias;    /* [n_slot][MC_MAX_BIAS] */
     uint32_t *masks;         /* ban sets, [MC_MAX_SETS][ceil V/32] */
     int32_t *eos;            /* [MC_MAX_EOS] */
-    float *logits, *raw, *stat; /* [outs, V] [outs, V] [outs, 4] */
-    struct mc_out *out;      /* [outs] */
+    float *part;             /* [outs, part_pitch]: logits of this rank's vocabulary */
+    int32_t part_pitch;      /* the widest rank's */
+    float *logits, *raw, *stat; /* [R, V] [R, V] [R, 4] of the rows that this rank samples:
+                                   R is outs over the ranks; alone, logits is part */
+    struct mc_out *mine;     /* [R]; alone, out */
+    struct mc_out *out;      /* [outs], of all ranks */
 };
 
 /* ---- step_mem.c ---- */
@@ -98,7 +105,7 @@ struct mc_kv mc_kv_of(const struct mc_config *c, struct mc_slice slice,
                       enum mc_kv_layout layout);
 struct mc_kv mc_model_kv(const struct mc_model *m, enum mc_kv_layout layout);
 /* Takes every buffer of d from m; d->kv has its sizes. 0 or MC_ENOMEM. */
-int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_config *c,
+int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_model *model,
                      const struct mc_pass_caps *caps);
 /* The upload of a staging block of rows to d; the caller adds its deltas. */
 struct mc_table_apply_p mc_step_upload(const struct mc_step_mem *d, int32_t vocab,

@@ -13,10 +13,11 @@ void mc_pass_add_draft(struct mc_pass *p)
     const struct mc_model *m = p->m;
     const struct mc_layer *y = &m->layer[m->cfg.n_layer];
     const struct mc_w *eh = &y->w[MC_M_EH];
+    const void *emb = m->slice.n > 1 ? p->res : p->x;
     struct mc_mtp_in_p in = {.n_live = &p->mem->rows.live[MC_LIVE_ROWS],
                              .cap = p->caps.rows,
                              .h = m->cfg.hidden,
-                             .emb = p->x,
+                             .emb = emb,
                              .hidden = mc_pass_buffer(p, MC_USE_DRAFT_HIDDEN,
                                                       (size_t)p->caps.rows *
                                                           (size_t)m->cfg.hidden *
@@ -28,6 +29,10 @@ void mc_pass_add_draft(struct mc_pass *p)
                                                 m->be->act_of(m->be, eh->layout),
                                                 p->caps.rows, eh->k)};
     struct mc_input both = {.have = mc_pass_form(p, eh)};
+
+    if (emb == p->res) /* the ranks' parts of the embedding, summed */
+        mc_pass_join(p, NULL, true, 0);
+    p->whole = true; /* eh is on every rank */
 
     both.act[in.act.layout] = in.act;
     MC_PASS_ADD(p, mtp_in, &in);

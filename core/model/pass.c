@@ -52,12 +52,24 @@ static void add_head(struct mc_pass *p)
                                                   m->be->act_of(m->be, head->layout),
                                                   p->caps.outs, m->cfg.hidden)};
     struct mc_linear_p linear = {.n_live = n_out, .cap = p->caps.outs, .n_w = 1,
-                                 .act = quant.act, .w = {*head}, .y = {s->logits},
-                                 .pitch = {head->n}, .y_dt = MC_F32};
+                                 .act = quant.act, .w = {*head}, .y = {s->part},
+                                 .pitch = {s->part_pitch}, .y_dt = MC_F32};
+    struct mc_all_to_all_p whole = {.n_live = n_out, .cap = p->caps.outs, .in = s->part,
+                                    .pitch = s->part_pitch, .out_pitch = m->cfg.vocab,
+                                    .out = s->logits, .peer = m->be->peer};
+    struct mc_slice of = m->slice;
 
     MC_PASS_ADD(p, gather_rows, &gather);
     MC_PASS_ADD(p, quant, &quant);
     MC_PASS_ADD(p, linear, &linear);
+    if (m->slice.n == 1)
+        return;
+    for (of.rank = 0; of.rank < of.n; of.rank++) {
+        struct mc_span ids = mc_share(m->cfg.vocab, mc_width_unit(m->cfg.vocab, of.n), of);
+
+        whole.col0[of.rank + 1] = ids.at + ids.n;
+    }
+    MC_PASS_ADD(p, all_to_all, &whole);
 }
 
 static void add_embed(struct mc_pass *p)
@@ -76,8 +88,13 @@ static void add_check(struct mc_pass *p)
     const struct mc_page_check_p check = {.rows = p->mem->rows, .kv = p->mem->kv,
                                           .slots = p->mem->slots};
 
+    const struct mc_agree_p agree = {.rows = check.rows, .kv = check.kv,
+                                     .slots = check.slots, .peer = p->m->be->peer};
+
     if (!p->caps.no_page_check)
         MC_PASS_ADD(p, page_check, &check);
+    if (p->m->slice.n > 1)
+        MC_PASS_ADD(p, agree, &agree);
 }
 
 static void build_forward(struct mc_pass *p)
@@ -143,7 +160,8 @@ static void build_sample(struct mc_pass *p)
                                      .masks = s->masks,
                                      .eos = s->eos,
                                      .n_eos = m->cfg.n_eos,
-                                     .stat = s->stat};
+                                     .stat = s->stat,
+                                     .peer = m->be->peer};
     const struct mc_sample_p sample = {.rows = s->rows,
                                        .logits = s->logits,
                                        .raw = s->raw,
@@ -152,13 +170,22 @@ static void build_sample(struct mc_pass *p)
                                        .pitch = v,
                                        .slots = s->slots,
                                        .stat = s->stat,
-                                       .out = s->out};
+                                       .out = s->mine,
+                                       .peer = m->be->peer};
+    const struct mc_all_gather_p all = {.n_live = &s->rows.live[MC_LIVE_OUT],
+                                        .cap = p->caps.outs,
+                                        .in = s->mine,
+                                        .out = s->out,
+                                        .row_bytes = sizeof *s->out,
+                                        .peer = m->be->peer};
     const struct mc_commit_p commit = {.rows = s->rows, .out = s->out, .slots = s->slots,
                                        .counts = s->counts, .vocab = v};
 
     p->to = &p->sample;
     MC_PASS_ADD(p, chain, &chain);
     MC_PASS_ADD_SCRATCH(p, sample, &sample);
+    if (m->slice.n > 1)
+        MC_PASS_ADD(p, all_gather, &all);
     MC_PASS_ADD(p, commit, &commit); /* last: see mc_pass_sample */
 }
 
@@ -196,6 +223,7 @@ int mc_pass_open(const struct mc_model *m, const struct mc_pass_caps *caps,
     mc_mem_init(&p->own, m->be);
     hidden = (size_t)caps->rows * (size_t)m->cfg.hidden * mc_pass_row_bytes(p);
     p->x = mc_pass_buffer(p, MC_USE_X, hidden);
+    p->x_next = m->slice.n > 1 ? mc_pass_buffer(p, MC_USE_X_NEXT, hidden) : p->x;
     p->res = mc_pass_buffer(p, MC_USE_RES, hidden);
     p->norm = mc_pass_buffer(p, MC_USE_NORM, hidden);
     build_forward(p);

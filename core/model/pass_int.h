@@ -20,6 +20,7 @@
  * blocks. */
 enum mc_use {
     MC_USE_X,    /* partial sums that a join adds to the residual stream */
+    MC_USE_X_NEXT, /* with several ranks: those of every other join */
     MC_USE_RES,  /* the residual stream */
     MC_USE_NORM, /* the last join's norm, row type */
     MC_USE_Q,
@@ -101,6 +102,8 @@ struct mc_pass {
     size_t scratch_bytes;
     void *scratch;
     void *x, *res, *norm; /* [T,H] row type */
+    void *x_next; /* takes its turn with x: peers may still read what was joined last */
+    bool whole;   /* x is no partial sum: every rank has all of it */
     int rc;
     struct mc_err *err;
 };

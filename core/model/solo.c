@@ -1,8 +1,10 @@
-/* solo.c - one sequence run by hand through a pass.
+/* solo.c - one sequence run by hand through a pass, on all ranks.
  *
  * Owns its buffers. THREAD: one.
  * Always true: page i of the sequence is physical page i; tags are not checked against
- * anything but themselves. The rows are prefill rows, also where there is only one. */
+ * anything but themselves. The rows are prefill rows, also where there is only one. Ranks
+ * other than 0 replay the recorded pass, one record of their streams: rank 0's, a record an
+ * operation, comes last, so that nobody waits for what is not enqueued yet. */
 #include "core/model/solo.h"
 
 #include <stdlib.h>
@@ -13,10 +15,10 @@
 struct mc_solo {
     const struct mc_model *m;
     struct mc_solo_opts o;
+    struct mc_crew crew;
+    struct mc_run *r0;
     struct mc_mem mem;
-    struct mc_step_mem dev;
-    struct mc_pass *pass;
-    struct mc_stream *stream;
+    float *logits; /* [outs, V] of all ranks; rank 0's own when it is alone */
     struct mc_rows stage;
     void *stage_base;
     uint32_t (*init)[2];
@@ -28,30 +30,30 @@ struct mc_solo {
 
 static int take_all(struct mc_solo *s, const struct mc_pass_caps *caps)
 {
-    struct mc_step_mem *d = &s->dev;
     size_t pages = (size_t)s->n_page;
 
-    d->kv = mc_model_kv(s->m, s->o.kv);
-    d->kv.pitch = d->kv.n_page = s->n_page;
-    d->kv.n_slot = 1;
-    if (mc_step_mem_take(d, &s->mem, &s->m->cfg, caps) < 0)
-        return MC_ENOMEM;
-    s->stage_base = mc_mem_take_host(&s->mem, d->rows_bytes);
+    s->logits = s->r0->dev.logits;
+    if (s->crew.n > 1)
+        s->logits = mc_mem_take_host(&s->mem, (size_t)caps->outs * (size_t)s->m->cfg.vocab *
+                                                  sizeof *s->logits);
+    s->stage_base = mc_mem_take_host(&s->mem, mc_rows_bytes(caps));
     s->init = mc_mem_take_host(&s->mem, pages * sizeof *s->init);
     s->n_init = mc_mem_take_host(&s->mem, sizeof *s->n_init);
     s->delta = mc_mem_take_host(&s->mem, (pages + 1) * sizeof *s->delta);
     s->slot_in = mc_mem_take_host(&s->mem, sizeof *s->slot_in);
-    if (!s->stage_base || !s->init || !s->n_init || !s->delta || !s->slot_in)
+    if (!s->logits || !s->stage_base || !s->init || !s->n_init || !s->delta || !s->slot_in)
         return MC_ENOMEM;
     s->stage = mc_rows_bind(s->stage_base, caps);
     return 0;
 }
 
-int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o,
-                 struct mc_solo **out, struct mc_err *err)
+int mc_solo_open(struct mc_ranks *r, const struct mc_solo_opts *o, struct mc_solo **out,
+                 struct mc_err *err)
 {
+    const struct mc_model *m = &r->rank[0].model;
     struct mc_pass_caps caps = {.rows = o->rows, .seqs = 1, .outs = o->outs,
                                 .context = o->context};
+    struct mc_pool_size size = {.layout = o->kv, .n_slot = 1};
     struct mc_solo *s = calloc(1, sizeof *s);
     int rc = MC_ENOMEM;
 
@@ -59,17 +61,16 @@ int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o,
         return mc_fail(err, MC_ENOMEM, "no memory for a sequence");
     s->m = m;
     s->o = *o;
-    s->n_page = (o->context + MC_PAGE - 1) / MC_PAGE;
+    s->r0 = &s->crew.run[0];
+    s->n_page = size.n_page = size.pitch = (o->context + MC_PAGE - 1) / MC_PAGE;
     mc_mem_init(&s->mem, m->be);
     if (m->be->row_dt != MC_F32)
         rc = mc_fail(err, MC_EUNSUP, "backend %s: results can't be read on the host",
                      m->be->name);
-    else if (take_all(s, &caps) < 0)
-        rc = mc_fail(err, MC_ENOMEM, "no memory for a context of %d", o->context);
     else
-        rc = m->be->stream_new(m->be, &s->stream);
-    if (rc == 0)
-        rc = mc_pass_open(m, &caps, &s->dev, &s->pass, err);
+        rc = mc_crew_open(&s->crew, r, &size, &caps, err);
+    if (rc == 0 && take_all(s, &caps) < 0)
+        rc = mc_fail(err, MC_ENOMEM, "no memory for a context of %d", o->context);
     if (rc < 0) {
         mc_solo_close(s);
         return rc;
@@ -82,9 +83,9 @@ void mc_solo_close(struct mc_solo *s)
 {
     if (!s)
         return;
-    if (s->stream)
-        s->m->be->stream_free(s->stream);
-    mc_pass_close(s->pass);
+    mc_crew_close(&s->crew);
+    if (s->crew.n)
+        return; /* a rank is stuck and may still read the staging */
     mc_mem_fini(&s->mem);
     free(s);
 }
@@ -95,8 +96,8 @@ void mc_solo_reset(struct mc_solo *s)
 }
 
 /* Fills the staging of one run; everything of the slot and its table at position 0. */
-static void stage(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
-                  const int32_t *out_row, int32_t n_out, struct mc_table_apply_p *up)
+static struct mc_stage stage(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
+                             const int32_t *out_row, int32_t n_out)
 {
     int32_t *live = mc_staged(s->stage.live);
     int32_t n_delta = 0;
@@ -130,10 +131,9 @@ static void stage(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
         }
         *s->n_init = s->n_page;
     }
-    *up = mc_step_upload(&s->dev, s->m->cfg.vocab, s->stage_base);
-    up->delta = s->delta;
-    up->n_delta = n_delta;
-    up->slots_in = s->slot_in;
+    return (struct mc_stage){.rows = s->stage_base, .delta = s->delta, .n_delta = n_delta,
+                             .slots_in = s->slot_in, .init = s->init, .n_init = s->n_init,
+                             .max_init = s->n_page};
 }
 
 /* What a golden file asks for may be anything. */
@@ -153,43 +153,56 @@ static int check_run(const struct mc_solo *s, const int32_t *ids, int32_t n, int
     return 0;
 }
 
-typedef int (*pass_fn)(struct mc_pass *p, struct mc_stream *s,
-                       const struct mc_pass_watch *w);
-
-static int run_at(struct mc_solo *s, pass_fn pass, const int32_t *ids, int32_t n,
-                  int32_t pos, const int32_t *out_row, int32_t n_out,
-                  const struct mc_pass_watch *watch, struct mc_err *err)
+/* Row r of the logits is on rank r mod n. */
+static void collect(struct mc_solo *s, int32_t n_out)
 {
-    struct mc_backend *be = s->m->be;
-    struct mc_page_init_p init = {.kv = s->dev.kv,
-                                  .list = &s->init[0][0],
-                                  .n_list = s->n_init,
-                                  .cap = s->n_page};
-    struct mc_table_apply_p up;
+    size_t v = (size_t)s->m->cfg.vocab;
+
+    for (int32_t r = 0; r < n_out && s->crew.n > 1; r++)
+        memcpy(s->logits + (size_t)r * v,
+               s->crew.run[r % s->crew.n].dev.logits + (size_t)(r / s->crew.n) * v,
+               v * sizeof *s->logits);
+}
+
+static int run_at(struct mc_solo *s, bool draft, const int32_t *ids, int32_t n, int32_t pos,
+                  const int32_t *out_row, int32_t n_out, const struct mc_pass_watch *watch,
+                  struct mc_err *err)
+{
+    struct mc_stage st;
     int rc = check_run(s, ids, n, pos, out_row, n_out, err);
 
     if (rc < 0)
         return rc;
-    stage(s, ids, n, pos, out_row, n_out, &up);
-    rc = mc_k_page_init(be, s->stream, &init);
-    if (rc == 0)
-        rc = mc_k_table_apply(be, s->stream, &up);
-    if (rc == 0)
-        rc = pass(s->pass, s->stream, watch);
-    if (rc == 0)
-        rc = mc_solo_wait(s);
-    return rc < 0 ? mc_fail(err, rc, "a pass failed: %s", mc_code_text(rc)) : 0;
+    st = stage(s, ids, n, pos, out_row, n_out);
+    for (int32_t i = s->crew.n - 1; i >= 0 && rc == 0; i--) {
+        struct mc_run *run = &s->crew.run[i];
+
+        rc = mc_run_put(run, &st);
+        if (rc == 0 && i > 0)
+            rc = run->be->graph_run(run->stream, draft ? run->draft : run->forward);
+        else if (rc == 0)
+            rc = (draft ? mc_pass_draft : mc_pass_forward)(run->pass, run->stream, watch);
+    }
+    for (int32_t i = 0; i < s->crew.n && rc == 0; i++)
+        rc = s->crew.run[i].be->wait(s->crew.run[i].stream,
+                                     s->crew.run[i].be->mark(s->crew.run[i].stream));
+    if (rc < 0)
+        return mc_fail(err, rc, "a pass failed: %s", mc_crew_parted(&s->crew)
+                                                         ? mc_crew_parted(&s->crew)
+                                                         : mc_code_text(rc));
+    collect(s, n_out);
+    return 0;
 }
 
 int mc_solo_run(struct mc_solo *s, const int32_t *ids, int32_t n, const int32_t *out_row,
                 int32_t n_out, const struct mc_pass_watch *watch, const float **logits,
                 struct mc_err *err)
 {
-    int rc = run_at(s, mc_pass_forward, ids, n, s->pos, out_row, n_out, watch, err);
+    int rc = run_at(s, false, ids, n, s->pos, out_row, n_out, watch, err);
 
     if (rc == 0)
         s->pos += n;
-    *logits = s->dev.logits;
+    *logits = s->logits;
     return rc;
 }
 
@@ -199,21 +212,22 @@ int mc_solo_draft(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
                   struct mc_err *err)
 {
     size_t row = (size_t)s->m->cfg.hidden * (s->m->be->row_dt == MC_F32 ? 4 : 2);
-    void *to = mc_pass_draft_hidden(s->pass);
 
-    if (!to || n < 1 || n > s->o.rows || pos < 1)
+    if (!s->r0->draft || n < 1 || n > s->o.rows || pos < 1)
         return mc_fail(err, MC_EARG, "no draft of %d rows at position %d", n, pos);
-    *logits = s->dev.logits;
-    memcpy(to, hidden ? hidden : mc_pass_peek(s->pass, MC_PEEK_NORM), (size_t)n * row);
-    return run_at(s, mc_pass_draft, ids, n, pos, out_row, n_out, watch, err);
+    *logits = s->logits;
+    for (int32_t i = 0; i < s->crew.n; i++) /* the same on every rank */
+        memcpy(mc_pass_draft_hidden(s->crew.run[i].pass),
+               hidden ? hidden : mc_pass_peek(s->r0->pass, MC_PEEK_NORM), (size_t)n * row);
+    return run_at(s, true, ids, n, pos, out_row, n_out, watch, err);
 }
 
 int mc_solo_wait(struct mc_solo *s)
 {
-    return s->m->be->wait(s->stream, s->m->be->mark(s->stream));
+    return s->r0->be->wait(s->r0->stream, s->r0->be->mark(s->r0->stream));
 }
 
 const struct mc_pass *mc_solo_pass(const struct mc_solo *s)
 {
-    return s->pass;
+    return s->r0->pass;
 }

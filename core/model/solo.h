@@ -1,13 +1,12 @@
 /* solo.h - one sequence run by hand through a pass: no engine, no policy.
  *
  * For eval and benchmarks, which want logits at chosen positions, the residual stream
- * between layers, or a pass's time. OWNS its pass, KV pages and stream; reads results
- * from device memory, so it takes host backends only. THREAD: one. */
+ * between layers, or a pass's time. OWNS its passes, KV pages and streams, one a rank;
+ * reads results from device memory, so it takes host backends only. THREAD: one. */
 #ifndef MC_MODEL_SOLO_H
 #define MC_MODEL_SOLO_H
 
-#include "core/base/err.h"
-#include "core/model/model.h"
+#include "core/model/crew.h"
 
 struct mc_solo;
 
@@ -18,8 +17,8 @@ struct mc_solo_opts {
     enum mc_kv_layout kv;
 };
 
-int mc_solo_open(const struct mc_model *m, const struct mc_solo_opts *o,
-                 struct mc_solo **out, struct mc_err *err);
+int mc_solo_open(struct mc_ranks *r, const struct mc_solo_opts *o, struct mc_solo **out,
+                 struct mc_err *err);
 void mc_solo_close(struct mc_solo *s);
 /* Back to position 0 with clean pages. */
 void mc_solo_reset(struct mc_solo *s);
@@ -35,7 +34,8 @@ int mc_solo_draft(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
                   const void *hidden, const int32_t *out_row, int32_t n_out,
                   const struct mc_pass_watch *watch, const float **logits,
                   struct mc_err *err);
-int mc_solo_wait(struct mc_solo *s); /* until what is enqueued has run */
+/* Until rank 0 has run what is enqueued on it; its pass. */
+int mc_solo_wait(struct mc_solo *s);
 const struct mc_pass *mc_solo_pass(const struct mc_solo *s);
 
 #endif

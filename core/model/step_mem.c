@@ -93,11 +93,37 @@ struct mc_kv mc_model_kv(const struct mc_model *m, enum mc_kv_layout layout)
     return kv;
 }
 
-int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_config *c,
+/* The rows of logits, those of this rank's vocabulary and those that it samples. */
+static int take_logits(struct mc_step_mem *d, struct mc_mem *m, const struct mc_model *model,
+                       size_t outs)
+{
+    struct mc_slice s = model->slice;
+    size_t v = (size_t)model->cfg.vocab, mine = (outs + (size_t)s.n - 1) / (size_t)s.n;
+
+    for (s.rank = 0; s.rank < s.n; s.rank++) {
+        int32_t n = mc_share(model->cfg.vocab, mc_width_unit(model->cfg.vocab, s.n), s).n;
+
+        d->part_pitch = n > d->part_pitch ? n : d->part_pitch;
+    }
+    d->logits = mc_mem_take(m, mine * v * sizeof *d->logits);
+    d->raw = mc_mem_take(m, mine * v * sizeof *d->raw);
+    d->stat = mc_mem_take(m, mine * 4 * sizeof *d->stat);
+    d->out = mc_mem_take(m, outs * sizeof *d->out);
+    d->part = d->logits;
+    d->mine = d->out;
+    if (s.n > 1) {
+        d->part = mc_mem_take(m, outs * (size_t)d->part_pitch * sizeof *d->part);
+        d->mine = mc_mem_take(m, mine * sizeof *d->mine);
+    }
+    return d->logits && d->raw && d->stat && d->out && d->part && d->mine ? 0 : MC_ENOMEM;
+}
+
+int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_model *model,
                      const struct mc_pass_caps *caps)
 {
+    const struct mc_config *c = &model->cfg;
     struct mc_kv *kv = &d->kv;
-    size_t v = (size_t)c->vocab, slots = (size_t)kv->n_slot, outs = (size_t)caps->outs;
+    size_t v = (size_t)c->vocab, slots = (size_t)kv->n_slot;
     size_t pages = (size_t)kv->n_page, cells = slots * (size_t)kv->pitch;
 
     d->rows_bytes = mc_rows_bytes(caps);
@@ -111,13 +137,9 @@ int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_co
     d->bias = mc_mem_take(m, slots * MC_MAX_BIAS * sizeof *d->bias);
     d->masks = mc_mem_take(m, MC_MAX_SETS * ((v + 31) / 32) * sizeof *d->masks);
     d->eos = mc_mem_put(m, c->eos, sizeof c->eos);
-    d->logits = mc_mem_take(m, outs * v * sizeof *d->logits);
-    d->raw = mc_mem_take(m, outs * v * sizeof *d->raw);
-    d->stat = mc_mem_take(m, outs * 4 * sizeof *d->stat);
-    d->out = mc_mem_take(m, outs * sizeof *d->out);
     if (!d->rows_base || !kv->base || !kv->table || !kv->want_tag || !kv->tag ||
-        !d->slots || !d->counts || !d->bias || !d->masks || !d->eos || !d->logits ||
-        !d->raw || !d->stat || !d->out)
+        !d->slots || !d->counts || !d->bias || !d->masks || !d->eos ||
+        take_logits(d, m, model, (size_t)caps->outs) < 0)
         return MC_ENOMEM;
     d->rows = mc_rows_bind(d->rows_base, caps);
     return 0;

@@ -246,19 +246,21 @@ bool mc_share_heads(const struct mc_config *c, struct mc_slice s, struct mc_span
     if (c->n_kv_head >= s.n) {
         *kv = mc_share(c->n_kv_head, 1, s);
         *q = (struct mc_span){kv->at * per, kv->n * per};
-        return true;
+        return c->n_kv_head % s.n == 0; /* pages are of one size on all ranks */
     }
     *q = mc_share(c->n_head, 1, s);
     *kv = (struct mc_span){q->at / per, 1};
     return s.n % c->n_kv_head == 0 && per % (s.n / c->n_kv_head) == 0;
 }
 
-/* Feed-forward widths are cut where every format can be: a k-quant's block has 256
- * columns, others and rounded activations 32. The rows of gate and up must fall in step
- * with the columns of down, so their unit is the same. */
-int32_t mc_width_unit(int32_t n)
+/* Feed-forward widths are cut where formats can be, as long as that is fair: a k-quant's
+ * block has 256 columns, others and rounded activations 32. The rows of gate and up must
+ * fall in step with the columns of down, so their unit is the same. */
+int32_t mc_width_unit(int32_t n, int32_t ranks)
 {
-    return n % 256 == 0 ? 256 : n % 32 == 0 ? 32 : 1;
+    if (n % (256 * ranks) == 0)
+        return 256;
+    return n % 32 == 0 && n / 32 >= ranks ? 32 : 1;
 }
 
 /* The part of n rows or columns that belong to n_head heads evenly. */
@@ -285,13 +287,13 @@ void mc_tensor_cut(const struct mc_config *c, const struct mc_tensor_spec *t,
         *rows = of_heads(t->n, c->n_kv_head, kv);
         break;
     case MC_CUT_ROWS:
-        *rows = mc_share(t->n, mc_width_unit(t->n), s);
+        *rows = mc_share(t->n, mc_width_unit(t->n, s.n), s);
         break;
     case MC_CUT_HEAD_COLS:
         *cols = of_heads(t->k, c->n_head, q);
         break;
     case MC_CUT_COLS:
-        *cols = mc_share(t->k, mc_width_unit(t->k), s);
+        *cols = mc_share(t->k, mc_width_unit(t->k, s.n), s);
         break;
     }
 }

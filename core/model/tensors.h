@@ -98,7 +98,7 @@ struct mc_slice {
 };
 
 /* Feed-forward widths and vocabularies are shared in units of so many. */
-int32_t mc_width_unit(int32_t n);
+int32_t mc_width_unit(int32_t n, int32_t ranks);
 
 /* A rank's share of `all`, in whole units. */
 struct mc_span mc_share(int32_t all, int32_t unit, struct mc_slice s);

@@ -110,6 +110,17 @@ static void sample(struct text *t, const char *name, const char *key, const char
     X(policy_generation, "number of the policy generation that serves", s->generation)         \
     X(engine_failed, "1 after a fatal error", s->failed)
 
+static void rank_gauges(struct text *t, const struct mc_engine_status *s)
+{
+    head(t, PREFIX "rank_weight_bytes", "gauge", "bytes of the weights that a rank holds");
+    for (int32_t i = 0; i < s->n_rank; i++) {
+        char rank[4];
+
+        snprintf(rank, sizeof rank, "%d", i % MC_MAX_RANKS);
+        sample(t, "rank_weight_bytes", "rank", rank, (double)s->rank_weight_bytes[i]);
+    }
+}
+
 static void gauges(struct text *t, const struct mc_engine_status *s)
 {
 #define X(name, help, value)                  \
@@ -117,6 +128,7 @@ static void gauges(struct text *t, const struct mc_engine_status *s)
     sample(t, #name, NULL, NULL, (double)(value));
     GAUGES(X)
 #undef X
+    rank_gauges(t, s);
 }
 
 /* How a request ended is a label, in vLLM's words. */

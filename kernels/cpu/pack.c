@@ -88,8 +88,6 @@ static const char *float_head(const struct mc_pack_p *p, const struct mc_cpu_for
     if (p->w.layout == MC_W_E4M3 && p->disk.block_k < p->k0 + p->w.k)
         h->group = fit_group(p->disk.block_k, p->k0, p->w.k);
     h->panel_bytes = p->w.k * PANEL * bytes[p->w.layout];
-    if (f->block && (p->k0 % f->block != 0 || p->w.k % f->block != 0))
-        return "pack: a cut inside a quantised block";
     return NULL;
 }
 

@@ -205,7 +205,7 @@ static mc_cu_result e_LaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned 
 static mc_cu_result e_StreamCreate(void **stream, unsigned flags)
 {
     (void)flags;
-    return mc_stream_new(1, (struct mc_stream **)stream) == 0 ? 0 : 2;
+    return mc_stream_new(1, &(struct mc_peer){0}, (struct mc_stream **)stream) == 0 ? 0 : 2;
 }
 
 static mc_cu_result e_StreamDestroy(void *stream)

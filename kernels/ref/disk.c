@@ -246,12 +246,12 @@ static void row_blocks(const struct mc_disk *d, int32_t row, int32_t k0, int32_t
                        ((int64_t)row * (d->k / f->cols) + k0 / f->cols) * f->bytes;
     float y[256];
 
-    assert(f->decode && k0 % f->cols == 0 && d->k % f->cols == 0);
-    for (int32_t k = k0; k < k1; k += f->cols, b += f->bytes) {
-        int32_t n = k1 - k < f->cols ? k1 - k : f->cols;
+    assert(f->decode && d->k % f->cols == 0);
+    for (int32_t k = k0 - k0 % f->cols; k < k1; k += f->cols, b += f->bytes) {
+        int32_t from = k < k0 ? k0 : k, to = k1 - k < f->cols ? k1 : k + f->cols;
 
         f->decode(b, y);
-        memcpy(out + (k - k0), y, (size_t)n * sizeof *y);
+        memcpy(out + (from - k0), y + (from - k), (size_t)(to - from) * sizeof *y);
     }
 }
 

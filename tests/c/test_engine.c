@@ -108,14 +108,15 @@ static void engine_reads_the_weights_once_a_step_whatever_the_batch(void **state
 /* ---- graphs ------------------------------------------------------------------------- */
 
 /* A sequence's greedy continuation by direct calls of the pass: no engine, no graph. */
-static void solo_greedy(const struct mc_model *m, const int32_t *ids, int32_t n, int32_t gen,
+static void solo_greedy(struct mc_ranks *r, const int32_t *ids, int32_t n, int32_t gen,
                         int32_t *out)
 {
+    const struct mc_model *m = &r->rank[0].model;
     const struct mc_solo_opts o = {.context = 512, .rows = 256, .outs = 1, .kv = MC_KV_F32};
     struct mc_solo *s = NULL;
     struct mc_err err = {0};
 
-    assert_ok(mc_solo_open(m, &o, &s, &err), err);
+    assert_ok(mc_solo_open(r, &o, &s, &err), err);
     for (int32_t i = 0; i < gen; i++) {
         const int32_t *row = i ? &out[i - 1] : ids;
         int32_t rows = i ? 1 : n, last = rows - 1, best = 0;
@@ -134,7 +135,7 @@ static void solo_refuses_ids_and_rows_that_are_not_there(void **state)
 {
     const struct mc_solo_opts o = {.context = 64, .rows = 8, .outs = 2, .kv = MC_KV_F32};
     struct mc_engine *e = engine_open(&(struct mc_engine_opts){0}, NULL);
-    const int32_t v = e->model.cfg.vocab;
+    const int32_t v = e->model->cfg.vocab;
     const struct {
         int32_t id, row;
     } bad[] = {{-1, 0}, {v, 0}, {1, -1}, {1, 3}};
@@ -143,7 +144,7 @@ static void solo_refuses_ids_and_rows_that_are_not_there(void **state)
     const float *x;
 
     (void)state;
-    assert_ok(mc_solo_open(&e->model, &o, &s, &err), err);
+    assert_ok(mc_solo_open(&e->ranks, &o, &s, &err), err);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const int32_t ids[3] = {1, 2, bad[i].id};
 
@@ -181,7 +182,7 @@ static void graph_replays_as_sequences_join_and_leave(void **state)
     for (int i = 0; i < N; i++)
         got_wait(g[i], -1);
     for (int i = 0; i < N; i++) {
-        solo_greedy(&e->model, ids[i], len[i], gen[i], want);
+        solo_greedy(&e->ranks, ids[i], len[i], gen[i], want);
         assert_int_equal(g[i]->n, gen[i]);
         assert_memory_equal(g[i]->id, want, (size_t)gen[i] * sizeof *want);
         got_free(g[i]);
@@ -267,8 +268,9 @@ static void told_end(void *ctx, const struct mc_end *e)
 }
 
 /* log softmax of the target at each position but the last, by direct calls. */
-static void solo_logprobs(const struct mc_model *m, const int32_t *ids, int32_t n, float *out)
+static void solo_logprobs(struct mc_ranks *r, const int32_t *ids, int32_t n, float *out)
 {
+    const struct mc_model *m = &r->rank[0].model;
     const struct mc_solo_opts o = {.context = 512, .rows = 256, .outs = 256, .kv = MC_KV_F32};
     int32_t row[256], v = m->cfg.vocab;
     struct mc_solo *s = NULL;
@@ -277,7 +279,7 @@ static void solo_logprobs(const struct mc_model *m, const int32_t *ids, int32_t 
 
     for (int32_t i = 0; i < n; i++)
         row[i] = i;
-    assert_ok(mc_solo_open(m, &o, &s, &err), err);
+    assert_ok(mc_solo_open(r, &o, &s, &err), err);
     assert_ok(mc_solo_run(s, ids, n, row, n, NULL, &x, &err), err);
     for (int32_t i = 0; i + 1 < n; i++) {
         double sum = 0;
@@ -298,7 +300,7 @@ static void engine_prompt_logprobs_cover_the_whole_prompt_each_time(void **state
 
     (void)state;
     some_ids(ids, 200, 31);
-    solo_logprobs(&e->model, ids, 200, want);
+    solo_logprobs(&e->ranks, ids, 200, want);
     for (int k = 0; k < 2; k++) { /* the second time a prefix would be found */
         struct told x = {.g = got_new()};
         struct mc_request r = ask_for(ids, 200, 3, x.g);

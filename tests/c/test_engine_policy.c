@@ -109,8 +109,8 @@ static int plan_after_theft(void *self, struct mc_step_view *v, struct mc_plan *
     struct mc_engine *e = *(struct mc_engine **)self;
 
     if (v->n_row > 0 && mc_view_row(v, 0)->n_gen == 5)
-        for (int32_t i = 0; i < e->dev.kv.n_page; i++)
-            e->dev.kv.tag[i]++;
+        for (int32_t i = 0; i < e->crew.run[0].dev.kv.n_page; i++)
+            e->crew.run[0].dev.kv.tag[i]++;
     return mc_policy_builtin.ops->plan(self, v, p, err);
 }
 
