@@ -14,7 +14,9 @@
  *  3. Every wait ends: when the epoch opens, when the ranks have parted (looked at in each
  *     round, a slice of SLICE_MS at most), or when it lasted for `patience`: then the rank
  *     that is missing is named and all part. Only slices that were waited out count, so
- *     that a process that was stopped as a whole does not find itself overdue.
+ *     that a process that was stopped as a whole does not find itself overdue. A missing
+ *     rank whose thread uses the processor is slow, not lost: it has BUSY_FACTOR times as
+ *     long.
  *  4. Parting is for good, and the first reason is the one that is kept.
  *
  * Owns its words. THREAD: meet: each rank's leader; break: any. */
@@ -30,7 +32,7 @@
 
 #include "kernels/host/par.h"
 
-enum { SLICE_MS = 50 };
+enum { SLICE_MS = 50, BUSY_FACTOR = 24 };
 
 struct post {
     const void *p;
@@ -40,6 +42,7 @@ struct post {
 
 struct place {
     _Alignas(64) atomic_uint came; /* epochs that it came to */
+    clockid_t clock;               /* its thread's processor time; there once it came */
     struct post post[2];           /* by epoch, odd and even */
     const void *all[MC_MAX_RANKS]; /* what it found at the last meeting */
 };
@@ -78,13 +81,33 @@ const char *mc_comm_broken(const struct mc_comm *c)
     return c && atomic_load(&c->broken) == 2 ? c->why : NULL;
 }
 
-static void break_late(struct mc_comm *c, unsigned e)
+/* The first rank that did not come to epoch e yet. */
+static int32_t late_rank(const struct mc_comm *c, unsigned e)
 {
     int32_t r = 0;
 
     while (r < c->n - 1 && atomic_load(&c->place[r].came) == e)
         r++;
-    mc_comm_break(c, "rank %d did not come within %.1f s", r, c->patience_ms / 1e3);
+    return r;
+}
+
+/* Milliseconds of the processor that a rank has used; 0 when that is not known. */
+static int64_t used_ms(const struct mc_comm *c, int32_t r)
+{
+    struct timespec t;
+
+    if (atomic_load(&c->place[r].came) == 0 || clock_gettime(c->place[r].clock, &t) != 0)
+        return 0;
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* What a slice that was waited out counts of the patience, in parts of BUSY_FACTOR. */
+static uint32_t slice_of(const struct mc_comm *c, unsigned e, int64_t *used)
+{
+    int64_t before = *used;
+
+    *used = used_ms(c, late_rank(c, e));
+    return *used > before ? SLICE_MS : SLICE_MS * BUSY_FACTOR;
 }
 
 /* ---- meeting ------------------------------------------------------------------------- */
@@ -93,7 +116,8 @@ static void break_late(struct mc_comm *c, unsigned e)
 static int wait_open(struct mc_comm *c, unsigned e)
 {
     struct mc_spin spin = {0};
-    uint32_t waited = 0;
+    uint32_t waited = 0; /* in parts of BUSY_FACTOR of a millisecond */
+    int64_t used = 0;
 
     while (atomic_load(&c->epoch) != e) {
         bool woken = true;
@@ -107,9 +131,10 @@ static int wait_open(struct mc_comm *c, unsigned e)
             woken = mc_futex_wait_ms(&c->epoch, e - 1, SLICE_MS);
         atomic_fetch_sub(&c->sleepers, 1);
         if (!woken)
-            waited += SLICE_MS;
-        if (waited >= c->patience_ms)
-            break_late(c, e);
+            waited += slice_of(c, e, &used);
+        if (waited >= c->patience_ms * BUSY_FACTOR)
+            mc_comm_break(c, "rank %d did not come within %.1f s", late_rank(c, e),
+                          c->patience_ms / 1e3);
     }
     return 0;
 }
@@ -165,6 +190,8 @@ int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key, con
                       op);
         return MC_K_ERANK;
     }
+    if (e == 1)
+        pthread_getcpuclockid(pthread_self(), &me->clock);
     me->post[e % 2] = (struct post){.p = p, .key = key, .op = op};
     atomic_store(&me->came, e);
     come(c, e);
