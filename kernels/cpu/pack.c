@@ -77,8 +77,7 @@ static const char *int_head(const struct mc_pack_p *p, const struct mc_cpu_form 
     return NULL;
 }
 
-static const char *float_head(const struct mc_pack_p *p, const struct mc_cpu_form *f,
-                              struct head *h)
+static const char *float_head(const struct mc_pack_p *p, struct head *h)
 {
     static const uint8_t bytes[MC_N_RUN] = {
         [MC_W_F32] = 4, [MC_W_F16] = 2, [MC_W_BF16] = 2, [MC_W_E4M3] = 1};
@@ -110,7 +109,7 @@ static const char *head_of(const struct mc_pack_p *p, struct head *h)
     if (is_int(p->w.layout))
         no = int_head(p, f, h);
     else
-        no = float_head(p, f, h);
+        no = float_head(p, h);
     h->scale_bytes = scale_bytes(h->scales);
     return no;
 }
