@@ -2,6 +2,8 @@
 # golden.sh - every checkpoint of tests/models against its golden files, as TAP: on ref with
 # f32 keys and values (absolute tolerances), on cpu with bf16 and fp8. LONG=1: SmolLM2 on
 # ref too, and Kimi and GLM there under a sanitizer, which takes minutes.
+# f32 keys and values (absolute tolerances), on cpu with bf16 and fp8, on 2 and 4 ranks. LONG=1: SmolLM2 on
+# ref too, which takes minutes.
 set -u
 M=${MASCON:-build/mascon}
 n=0
@@ -37,6 +39,19 @@ done
 for v in kimi glm; do
     one tests/models/tiny-$v tests/models/tiny-$v/golden --backend cpu --kv fp8-plain
 done
+# Ranks that share a model: the oracle's exact tolerances, and every format cut.
+for r in 2 4; do
+    one tests/models/tiny-llama tests/models/tiny-llama/golden --backend ref --kv f32 --ranks $r
+    for v in -fp8 -w4a16 -nvfp4; do
+        one tests/models/tiny-llama$v tests/models/tiny-llama$v/golden --backend cpu \
+            --kv bf16 --ranks $r
+    done
+    one tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf \
+        tests/models/tiny-llama-gguf/golden/q8_0 --backend cpu --kv bf16 --ranks $r
+    one tests/models/tiny-glm tests/models/tiny-glm/golden --backend cpu --kv f32 --ranks $r
+    one tests/models/tiny-kimi tests/models/tiny-kimi/golden --backend cpu --kv bf16 --ranks $r
+done
+one tests/models/tiny-qwen3-moe tests/models/tiny-qwen3-moe/golden --backend ref --kv f32 --ranks 2
 # The demo's model, when it is here: transformers in fp32 from the same GGUF.
 smol=${XDG_CACHE_HOME:-$HOME/.cache}/mascon/SmolLM2-135M-Instruct.Q4_1.gguf
 for flags in "--backend cpu --kv f32" "--backend cpu --kv bf16" ${LONG:+"--backend ref --kv f32"}; do

@@ -137,12 +137,12 @@ static void *load_rank(void *arg)
     while (planted && r->fault.what == MC_FAULT_STALL)
         pause();
     if (planted && r->fault.what == MC_FAULT_ERROR)
-        j->rc = mc_fail(&j->err, MC_ERANK, "rank %d failed: MC_FAIL", j->rank);
+        j->rc = mc_fail(&j->err, MC_ERANK, "MC_FAIL asks for it");
     else
         j->rc = mc_model_open(me->be, j->c, j->cfg, (struct mc_slice){j->rank, r->n}, j->n_real,
                               &me->model, &j->err);
     if (j->rc < 0 && r->comm)
-        mc_comm_break(r->comm, "rank %d: %s", j->rank, j->err.text);
+        mc_comm_break(r->comm, "rank %d failed: %s", j->rank, j->err.text);
     atomic_store(&j->done, true);
     return NULL;
 }
@@ -206,9 +206,13 @@ static int first_error(const struct loading *l, struct mc_err *err)
     for (int32_t i = 0; i < l->n_made; i++)
         if (l->job[i].rc < 0 && (!first || first->rc == MC_ERANK))
             first = &l->job[i];
-    if (first && err)
+    if (!first)
+        return 0;
+    if (first->rc == MC_ERANK && first->r->comm)
+        return mc_fail(err, MC_ERANK, "%s", mc_comm_broken(first->r->comm));
+    if (err)
         *err = first->err;
-    return first ? first->rc : 0;
+    return first->rc;
 }
 
 static int load_all(struct loading *l, struct mc_ranks *r, int32_t n_real, struct mc_err *err)
