@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/cuda/cuda.h"
 
@@ -164,6 +165,13 @@ static bool done(struct mc_stream *s, uint64_t ticket)
     s->cu->api.CtxSetCurrent(s->cu->ctx);
     return ticket == 0 ||
            s->cu->api.EventQuery(s->event[ticket % EVENTS]) != MC_CU_NOT_READY;
+}
+
+static int wait_ms(struct mc_stream *s, uint64_t ticket, uint32_t ms)
+{
+    for (; ms > 0 && !done(s, ticket); ms--)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    return done(s, ticket) ? wait(s, ticket) : 1;
 }
 
 uint32_t *mc_cu_fault(struct mc_stream *s)
@@ -328,7 +336,11 @@ struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **wh
     struct mc_backend *b = (struct mc_backend *)cu;
     const char *no;
 
-    (void)o;
+    if (o->peer.n > 1) {
+        free(cu);
+        *why = "cuda: one rank only";
+        return NULL;
+    }
     if (!cu) {
         *why = "cuda: out of memory";
         return NULL;
@@ -356,6 +368,7 @@ struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **wh
     b->stream_free = stream_free;
     b->mark = mark;
     b->wait = wait;
+    b->wait_ms = wait_ms;
     b->done = done;
     b->graph_begin = graph_begin;
     b->graph_end = graph_end;
