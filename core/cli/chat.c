@@ -238,7 +238,8 @@ static int start(struct chat *c, const char *model, const struct mc_settings *s,
 {
     const struct mc_engine_opts o = {
         .model = model, .backend = s->backend, .cpu = *s->cpu ? s->cpu : NULL,
-        .threads = (int)s->threads, .ranks = (int32_t)s->ranks, .kv = s->kv, .kv_bytes = (uint64_t)s->kv_memory,
+        .threads = (int)s->threads, .ranks = (int32_t)s->ranks,
+        .kv = s->kv, .kv_bytes = (uint64_t)s->kv_memory,
         .max_context = (int32_t)s->max_context, .max_seqs = 1, .chunk = (int32_t)s->chunk,
     };
     int rc = mc_engine_open(&o, &c->engine, err);
