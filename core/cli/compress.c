@@ -145,20 +145,16 @@ static int calibrate(struct job *j, const char *src, const char *text, int32_t n
                      struct mc_err *err)
 {
     const struct mc_backend_opts bo = {.threads = j->jobs, .ref_act = -1};
-    struct mc_backend *be = NULL;
-    struct mc_model m = {0};
+    struct mc_ranks ranks = {0};
     struct mc_tok *tok = NULL;
-    int rc = mc_backend_open("cpu", &bo, &be, err);
+    int rc = mc_ranks_open(&ranks, "cpu", &bo, 1, err);
 
     if (rc == 0)
-        rc = mc_model_load(be, src, &m, &tok, err);
+        rc = mc_ranks_load(&ranks, src, &tok, err);
     if (rc == 0)
-        rc = mc_calib_run(&m, tok, text, n_token, &j->calib, err);
-    if (m.be)
-        mc_model_close(&m);
+        rc = mc_calib_run(&ranks, tok, text, n_token, &j->calib, err);
+    mc_ranks_close(&ranks);
     mc_tok_close(tok);
-    if (be)
-        be->close(be);
     if (rc == 0)
         show_seen(j);
     return rc;

@@ -24,7 +24,8 @@ struct entry {
 };
 
 struct mc_calib {
-    const struct mc_model *m;
+    struct mc_ranks *ranks;
+    const struct mc_model *m; /* rank 0's */
     struct mc_solo *solo;
     struct entry *e; /* sorted by q while running, by module afterwards */
     int32_t n, cap;
@@ -245,7 +246,7 @@ static int run_windows(struct mc_calib *c, const struct mc_ids *ids, int32_t n_t
     if (ids->n < WINDOW || n_token < WINDOW)
         return mc_fail_param(err, MC_EARG, "calibrate", "--calibrate: %zu tokens, %d are "
                              "needed", ids->n, WINDOW);
-    rc = mc_solo_open(c->m, &o, &c->solo, err);
+    rc = mc_solo_open(c->ranks, &o, &c->solo, err);
     for (size_t at = 0;
          rc == 0 && at + WINDOW <= ids->n && c->n_token + WINDOW <= n_token;
          at += WINDOW) {
@@ -280,7 +281,7 @@ static int weigh(struct entry *e)
     return 0;
 }
 
-int mc_calib_run(const struct mc_model *m, const struct mc_tok *tok, const char *path,
+int mc_calib_run(struct mc_ranks *ranks, const struct mc_tok *tok, const char *path,
                  int32_t n_token, struct mc_calib **out, struct mc_err *err)
 {
     struct mc_calib *c = calloc(1, sizeof *c);
@@ -293,7 +294,8 @@ int mc_calib_run(const struct mc_model *m, const struct mc_tok *tok, const char 
     if (rc == 0)
         rc = mc_tok_encode(tok, text, n, 0, &ids, err);
     if (rc == 0) {
-        c->m = m;
+        c->ranks = ranks;
+        c->m = &ranks->rank[0].model;
         rc = list_matrices(c);
         if (rc < 0)
             mc_fail(err, rc, "no memory to calibrate");

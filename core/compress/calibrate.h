@@ -9,14 +9,14 @@
 #define MC_COMPRESS_CALIBRATE_H
 
 #include "core/base/err.h"
-#include "core/model/model.h"
+#include "core/model/ranks.h"
 #include "core/model/tokenizer.h"
 
 struct mc_calib;
 
 /* n_token at most so many of the text's tokens are used; less than one window is an
  * error. Host backends only. */
-int mc_calib_run(const struct mc_model *m, const struct mc_tok *tok, const char *path,
+int mc_calib_run(struct mc_ranks *ranks, const struct mc_tok *tok, const char *path,
                  int32_t n_token, struct mc_calib **out, struct mc_err *err);
 void mc_calib_free(struct mc_calib *c);
 
