@@ -1,8 +1,8 @@
 /* chat.c - `mascon chat MODEL`: a conversation in this process, without a server.
  *
- * Keeps the history, renders it by the model's chat template, shows the answer as it comes
- * and its speed after it. Ctrl-C stops an answer; the end of input leaves. A stdin that is
- * no terminal is one message.
+ * Keeps the history, renders it by the model's chat template, shows the answer as it
+ * comes and its speed after it. Ctrl-C stops an answer; the end of input leaves. A stdin
+ * that is no terminal is one message.
  *
  * OWNS the engine. THREAD: main; tokens come over mc_gen's queue. */
 #define _GNU_SOURCE
@@ -39,7 +39,7 @@ static void on_sigint(int sig)
     interrupted = 1;
 }
 
-/* ---- the prompt ------------------------------------------------------------------------ */
+/* ---- the prompt -------------------------------------------------------------------- */
 
 static char *token_text(const struct mc_tok *tok, int32_t id)
 {
@@ -91,7 +91,8 @@ int mc_chat_encode(const struct mc_tok *tok, const json_t *pieces, struct mc_ids
 
         memcpy(text + at, json_string_value(t), json_string_length(t));
         at += json_string_length(t);
-        parts[i] = (struct mc_tok_part){at, !json_is_true(json_object_get(p, "from_user"))};
+        parts[i] = (struct mc_tok_part){at,
+                                        !json_is_true(json_object_get(p, "from_user"))};
     }
     rc = n ? mc_tok_encode_parts(tok, text, total, parts, (int)n, ids, err) : 0;
     free(parts);
@@ -111,7 +112,7 @@ static int prompt_of(struct chat *c, struct mc_ids *ids, struct mc_err *err)
     return rc;
 }
 
-/* ---- the answer ------------------------------------------------------------------------ */
+/* ---- the answer -------------------------------------------------------------------- */
 
 static void show_speed(const struct chat *c, const struct mc_end *end)
 {
@@ -193,7 +194,7 @@ static int answer(struct chat *c, const char *text, size_t n, struct mc_err *err
     return rc;
 }
 
-/* ---- the conversation ------------------------------------------------------------------ */
+/* ---- the conversation -------------------------------------------------------------- */
 
 static int talk(struct chat *c)
 {
