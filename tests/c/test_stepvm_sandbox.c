@@ -278,7 +278,7 @@ static void stepvm_scripts_count_and_read_the_settings(void **st)
     o.config = config;
     assert_ok(mc_generation_open(dir, &g, &err), err);
     assert_ok(mc_stepvm_open(&o, g, &s, NULL, 0, &err), err);
-    assert_ok(mc_trial_run(&s, NULL, NULL, &err), err);
+    assert_ok(mc_trial_run(&s, NULL, 0, NULL, &err), err);
     assert_true(shown(m, "\nmascon_my_steps_total{kind=\"a\"} ") < 0);
     assert_true(shown(m, "\nmascon_my_depth ") == 3);
     for (int i = 0; i < 3; i++)
