@@ -115,7 +115,9 @@ static void record_ends_at_its_size_and_a_cut_file_is_read(void **st)
     fclose(f);
     for (size_t n = 0; n < (size_t)s.st_size; n += 1 + (size_t)s.st_size / 50) {
         if (mc_recording_parse(data, n, &r, &err) == 0) {
-            assert_true(r.cut || n + 200 > (size_t)s.st_size);
+            /* unseen only where a frame of zstd begins */
+            assert_true(r.cut || n + 200 > (size_t)s.st_size ||
+                        memcmp(data + n, "\x28\xb5\x2f\xfd", 4) == 0);
             mc_recording_free(&r);
         }
     }
