@@ -75,9 +75,11 @@ static int check_shard(const struct mc_plan_job *p, struct mc_err *err)
 
 /* ---- the model ------------------------------------------------------------------------- */
 
+/* How a tensor is stored, or is going to be. A checkpoint's first tensor that can't be read
+ * is kept for open_model to report. */
 static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const char *name)
 {
-    const struct mc_plan_job *p = ctx;
+    struct mc_plan_job *p = ctx;
     struct mc_target to = {.keep = true};
     const struct mc_stored *s;
     struct mc_disk d;
@@ -91,7 +93,8 @@ static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const c
                                       : mc_form_plain(to.fmt);
     if (p->scheme)
         return mc_scheme_of(p->scheme, t, name);
-    if (!t->vector && mc_ckpt_matrix(p->ckpt, name, &d, NULL) == 0)
+    if (!t->vector && p->unread.code == 0 &&
+        mc_ckpt_matrix(p->ckpt, name, &d, &p->unread) == 0)
         return mc_form_of(&d);
     s = mc_ckpt_find(p->ckpt, name);
     return mc_form_plain(s && strcmp(s->dtype, "F32") == 0 ? MC_D_F32 : MC_D_BF16);
@@ -122,7 +125,13 @@ static int open_model(struct mc_plan_job *p, struct mc_err *err)
         rc = mc_kv_layout_of(&p->cfg, p->kv_name, &p->layout, err);
     if (rc == 0)
         rc = check_shard(p, err);
-    return rc < 0 ? rc : mc_budget_weights(&p->cfg, p->ranks, form_of, p, &p->w, err);
+    if (rc == 0)
+        rc = mc_budget_weights(&p->cfg, p->ranks, form_of, p, &p->w, err);
+    if (rc == 0 && p->unread.code != 0) {
+        rc = p->unread.code;
+        *err = p->unread;
+    }
+    return rc;
 }
 
 /* ---- a rank's memory ------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ struct mc_plan_job {
     struct mc_ckpt *ckpt;
     struct mc_scheme *scheme; /* NULL: the tensors are there */
     struct mc_recipe *rules;  /* NULL: as it is */
+    struct mc_err unread;     /* the first tensor that can't be read */
     struct mc_config cfg;
     enum mc_kv_layout layout;
     struct mc_weights_budget w;
