@@ -13,17 +13,17 @@ for t in "$@"; do
     *) CMOCKA_MESSAGE_OUTPUT=TAP "$t" >"$log" 2>"$log.err" ;;
     esac
     rc=$?
-    p=$(grep -cE '^ok ' "$log")
-    s=$(grep -ciE '^ok .*# *skip' "$log")
-    f=$(grep -cE '^not ok ' "$log")
+    p=$(grep -E '^ok ' "$log" | grep -vciE '# *skip')
+    s=$(grep -ciE '^(not )?ok .*# *skip' "$log") # cmocka says "not ok" of a skipped test
+    f=$(grep -E '^not ok ' "$log" | grep -vciE '# *skip')
     plan=$(sed -n 's/^1\.\.\([0-9]*\).*/\1/p' "$log" | head -1)
-    n=$((p + f))
+    n=$((p + s + f))
     if [ "$f" -eq 0 ] && { [ "$rc" -ne 0 ] || [ -z "$plan" ] || [ "$n" -ne "$plan" ]; }; then
         f=1
         echo "DIED  $t: exit $rc after $n of ${plan:-?} tests"
     fi
-    pass=$((pass + p - s)) fail=$((fail + f)) skip=$((skip + s))
-    printf '%-44s %4d passed %3d failed %3d skipped\n' "$t" $((p - s)) "$f" "$s"
+    pass=$((pass + p)) fail=$((fail + f)) skip=$((skip + s))
+    printf '%-44s %4d passed %3d failed %3d skipped\n' "$t" "$p" "$f" "$s"
     if [ "$f" -ne 0 ]; then
         grep -A12 '^not ok' "$log"
         tail -40 "$log.err"
