@@ -51,13 +51,15 @@ int mc_engine_record(struct mc_engine *e, struct mc_recorder *r, struct mc_err *
     struct mc_rec_head h = {.abi = MC_ABI, .depth = (uint32_t)e->depth, .p_tokens = MC_PAGE,
                             .p_total = mc_kv_total(e->kv), .tok_cap = e->o.chunk,
                             .row_cap = e->n_slot, .max_context = e->o.max_context};
+    const char *slash = strrchr(e->o.model, '/');
 
     e->rec_tok = calloc((size_t)e->n_slot, sizeof *e->rec_tok);
     if (!e->rec_tok)
         return mc_fail(err, MC_ENOMEM, "no memory to record");
     for (int i = 0; i < MC_REC_LANES; i++)
         h.weight[i] = e->lane[i].weight;
-    strncpy(h.model, e->o.model, sizeof h.model - 1);
+    /* its name: a path would tell of the machine */
+    strncpy(h.model, slash ? slash + 1 : e->o.model, sizeof h.model - 1);
     mc_recorder_put(r, MC_REC_HEAD, &h, sizeof h, NULL, 0);
     e->rec = r;
     return 0;
