@@ -181,8 +181,9 @@ void mc_engine_close(struct mc_engine *e)
         return;
     mc_engine_stop(e);
     mc_crew_close(&e->crew);
-    if (!e->ranks.stuck) /* else a rank may still read what is staged */
-        mc_mem_fini(&e->mem);
+    if (e->ranks.stuck) /* a thread that never came back may still read the engine */
+        return;
+    mc_mem_fini(&e->mem);
     mc_ranks_close(&e->ranks);
     for (int i = 0; i < MC_DEPTH; i++)
         free(e->step[i].row);
