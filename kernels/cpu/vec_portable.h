@@ -96,13 +96,11 @@ VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
 }
 VEC void vf_transpose(vf *x) /* VN vectors as a square */
 {
-    vf y[4];
-    int i, j;
+    vf a = x[0], b = x[1], c = x[2], d = x[3];
+    int i;
 
     for (i = 0; i < 4; i++)
-        for (j = 0; j < 4; j++)
-            y[i][j] = x[j][i];
-    memcpy(x, y, sizeof y);
+        x[i] = (vf){a[i], b[i], c[i], d[i]};
 }
 
 /* VN narrow values as f32, exact. */
