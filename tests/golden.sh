@@ -27,15 +27,19 @@ for flags in "--backend ref --kv f32" "--backend cpu --kv bf16" "--backend cpu -
         one tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf \
             tests/models/tiny-llama-gguf/golden/q8_0 $flags
         for v in qwen3-moe kimi glm; do
-            case "$M $flags $v" in # prompts of 1500 tokens: too slow there
-            *san*ref*kimi | *san*ref*glm) [ "${LONG:-}" ] || continue ;;
+            case "$M $flags $v ${LONG:-short}" in # prompts of 1500 tokens: too slow there
+            *san*ref*kimi*short | *san*ref*glm*short)
+                n=$((n + 1))
+                echo "ok $n - tests/models/tiny-$v $flags # SKIP minutes under a sanitizer (LONG=1)"
+                ;;
+            *) one tests/models/tiny-$v tests/models/tiny-$v/golden $flags ;;
             esac
-            one tests/models/tiny-$v tests/models/tiny-$v/golden $flags
         done
     }
 done
-# Without a scale tiny-glm's latents lose more than the mark allows (top-1 agreement 0.951
-# over 5,100 positions of tests/corpus/heldout.txt, KL 0.0033): fp8 there is fp8-656.
+# Without a scale tiny-glm's latents lose more than the mark allows (top-1 agreement 0.954
+# over 14,535 positions, KL 0.0035: eval --text tests/corpus/heldout.txt --kv fp8-plain
+# --against tests/models/tiny-glm --against-kv f32): fp8 there is fp8-656.
 one tests/models/tiny-kimi tests/models/tiny-kimi/golden --backend cpu --kv fp8-plain
 # Ranks that share a model: the oracle's exact tolerances, and every format cut.
 for r in 2 4; do

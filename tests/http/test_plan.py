@@ -1,6 +1,9 @@
 """`mascon plan`: the published figures of large models from their config.json, and flags."""
 import json
+import os
+import shutil
 import subprocess
+import tempfile
 
 from mascon import MASCON, main
 
@@ -107,6 +110,18 @@ def plan_refuses_what_is_wrong_by_its_flag():
         assert status == 1 and " ".join(args[-2:]) in err, err
     assert run("tests/configs/none.json")[0] == 1
     assert run()[0] == 2
+
+
+def plan_names_a_tensor_that_the_checkpoint_lacks():
+    with tempfile.TemporaryDirectory(prefix="mascon-plan-") as d:
+        shutil.copy("tests/models/tiny-llama/model.safetensors", d)
+        with open("tests/models/tiny-llama/config.json") as f:
+            config = json.load(f)
+        config["num_hidden_layers"] += 1
+        with open(os.path.join(d, "config.json"), "w") as f:
+            json.dump(config, f)
+        status, out, err = run(d)
+        assert status == 1 and "model.layers.4.self_attn" in err and not out, (out, err)
 
 
 if __name__ == "__main__":
