@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "core/base/log.h"
 #include "core/compress/compress_int.h"
@@ -88,7 +89,21 @@ static json_t *read_record(int dir)
 
 /* ---- the record -------------------------------------------------------------------- */
 
-/* What decides every byte of the result. */
+/* Of what calibration says of every matrix; 0 without one. */
+static uint64_t digest(const struct mc_press *p, const struct mc_plan_of *pl)
+{
+    uint64_t sum = 0;
+
+    for (int32_t i = 0; i < pl->n_item && p->importance; i++) {
+        int32_t k = pl->item[i].disk.k;
+        const float *w = p->importance(p->ctx, pl->item[i].module, k);
+
+        sum = w ? XXH3_64bits_withSeed(w, (size_t)k * sizeof *w, sum) : sum + 1;
+    }
+    return sum;
+}
+
+/* What decides every byte of the result, and how it is cut. */
 static json_t *identity(const struct mc_plan_of *pl)
 {
     const struct mc_ckpt *c = pl->p->src;
@@ -102,9 +117,9 @@ static json_t *identity(const struct mc_plan_of *pl)
         json_object_set_new(to, pl->item[i].module,
                             json_string(
                                 mc_target_name(&pl->item[i].to, name, sizeof name)));
-    return json_pack("{s:s, s:b, s:i, s:I, s:o}", "recipe", pl->p->recipe_name,
-                     "calibrated", pl->p->importance != NULL, "tensors", mc_ckpt_n(c),
-                     "bytes", (json_int_t)bytes, "to", to);
+    return json_pack("{s:s, s:I, s:i, s:i, s:I, s:o}", "recipe", pl->p->recipe_name,
+                     "calibration", (json_int_t)digest(pl->p, pl), "shards", pl->n_shard,
+                     "tensors", mc_ckpt_n(c), "bytes", (json_int_t)bytes, "to", to);
 }
 
 static json_t *loss_json(const struct mc_loss *l)
@@ -181,7 +196,7 @@ static int take_record(struct run *r, struct mc_err *err)
         rc = mc_fail(err, MC_EEXIST, "%.120s is not empty and no earlier run's", r->dst);
     else if (old && !json_equal(json_object_get(old, "made"), mine))
         rc = mc_fail(err, MC_EEXIST,
-                     "%.120s was begun from another source or recipe: remove "
+                     "%.120s was begun from another source or recipe, text or size: remove "
                      "it, or name another",
                      r->dst);
     if (rc == 0 && old) {

@@ -129,6 +129,11 @@ def test_a_foreign_or_whole_destination_is_refused():
         os.remove(d + "/out/config.json")
         rc, _, err = mascon("compress", src, d + "/out", "--recipe", "fp8-block")
         assert rc == 1 and "another source or recipe" in err, err
+        with open(d + "/text", "w") as f:
+            f.write(open("tests/corpus/heldout.txt").read()[:8000])
+        for more in (["--calibrate", d + "/text"], ["--shard-size", "0.002"]):
+            rc, _, err = mascon("compress", src, d + "/out", "--recipe", "int4-all", *more)
+            assert rc == 1 and "another source or recipe" in err, (more, err)
         os.remove(d + "/out/compress.json")
         rc, _, err = mascon("compress", src, d + "/out", "--recipe", "int4-all")
         assert rc == 1 and "not empty" in err, err
