@@ -136,6 +136,8 @@ void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why);
 
 /* Makes an idle engine take a turn, and so call the policy's step_end. Any thread. */
 void mc_engine_wake(struct mc_engine *e);
+/* How often the engine's loop went round: a watchdog wakes it and sees whether it moves. */
+uint64_t mc_engine_turns(const struct mc_engine *e);
 
 /* ---- looking in ----------------------------------------------------------------------- */
 
@@ -164,6 +166,54 @@ struct mc_seq_info {
     double age;
 };
 int mc_engine_seqs(struct mc_engine *e, struct mc_seq_info *out, int cap);
+
+/* A sequence's life: what came to it and when, the policy generation that served then, and
+ * after each event for how many steps it could have run and did not, by reason. Too many
+ * events: the last place holds the newest. */
+enum mc_life_what {
+    MC_LIFE_QUEUED = 1,    /* n prompt tokens */
+    MC_LIFE_STARTED = 2,   /* n of them from the prefix cache */
+    MC_LIFE_FIRST = 3,     /* the first token */
+    MC_LIFE_SERVED = 4,    /* by another generation from here on; n tokens were made */
+    MC_LIFE_PREEMPTED = 5, /* n tokens were made */
+    MC_LIFE_RESUMED = 6,
+    MC_LIFE_ENDED = 7,     /* n tokens were made */
+};
+enum { MC_LIFE_EVENTS = 24, MC_LIFE_REASONS = 32, MC_WHY_MAX = 48 };
+struct mc_life_event {
+    double t; /* CLOCK_MONOTONIC seconds */
+    uint32_t generation;
+    int32_t what, n;
+};
+struct mc_life_info {
+    struct mc_handle h;
+    char name[64], end[80]; /* end: how it ended; "" while it lives */
+    double t_arrive;
+    int32_t n_event, n_reason;
+    struct mc_life_event event[MC_LIFE_EVENTS];
+    struct {
+        int32_t event, steps; /* index of the event that came before */
+        char text[MC_WHY_MAX];
+    } reason[MC_LIFE_REASONS];
+};
+/* Those of a request (by name) or a sequence ("3.1"), alive or among the last that ended.
+ * Returns how many there are, writes at most cap. */
+int mc_engine_lives(struct mc_engine *e, const char *id, struct mc_life_info *out, int cap);
+
+struct mc_lane_info {
+    uint32_t id;
+    float weight;
+    int32_t n_wait, n_run; /* run: preempted ones too */
+    double served; /* tokens, decayed over 60 s */
+    double tok_in, tok_out; /* since the start */
+};
+/* Lanes in use or used; and what the last step took. */
+int mc_engine_lanes(struct mc_engine *e, struct mc_lane_info *out, int cap);
+struct mc_step_info {
+    double steps, dev_us, host_us; /* on the device; planning and publishing */
+    int32_t rows, tokens; /* of the step that runs now */
+};
+void mc_engine_step_info(struct mc_engine *e, struct mc_step_info *out);
 
 /* Counters and histograms since start, for /metrics. Monotonic; read without a lock. */
 #define MC_COUNTERS(X)                                                              \

@@ -4,7 +4,8 @@
 -- tokens of a lane of weight 1 while both have work. To use it: scheduler = "sched_fair" in
 -- init.lua.
 
-local P = { api = 1, kind = "scheduler" }
+local P = { api = 1, kind = "scheduler", why = { "another's turn", "no pages" } }
+local TURN, NO_PAGES = 1, 2
 
 -- Its whole prompt has pages, beside what those that run will take.
 local function fits(view, s)
@@ -25,7 +26,7 @@ local function give_way(view)
 end
 
 function P.plan(view, plan)
-  local ran, stuck = 0, false
+  local ran, stuck, short = 0, false, false
   for _, s in view:running() do ran = ran + (plan:decode(s) and 1 or 0) end
   for _, s in view:paused() do
     stuck = stuck or not plan:resume(s)
@@ -39,10 +40,13 @@ function P.plan(view, plan)
       if owed and (not best or owed < best.served / best.weight) then best = l end
     end
     local s = best and view:head(best.id)
-    if not s or (ran > 0 and not fits(view, s)) or plan:prefill(s, 512) == 0 then break end
+    if not s then break end
+    short = (ran > 0 and not fits(view, s)) or plan:prefill(s, 512) == 0
+    if short then break end
     ran = ran + 1
   end
   if ran == 0 then give_way(view) end
+  for _, s in view:waiting() do plan:hold(s, (stuck or short) and NO_PAGES or TURN) end
 end
 
 function P.tests(t)
@@ -55,20 +59,23 @@ function P.tests(t)
   t.it("reads the prompt of the lane that is owed more", function()
     t.expect(t.plan(two { 10, 5 })[2].n):is(64)
     t.expect(t.plan(two { 5, 100 })[1].n):is(64)
+    t.expect(t.plan(two { 5, 100 })[2]):is { what = "hold", why = TURN }
   end)
   t.it("counts a lane of weight 2 for half of what it was served", function()
     t.expect(t.plan(two { 60, 100 })[2].n):is(64)
   end)
   t.it("starts nobody whose prompt does not fit beside those that run", function()
     local rows = { { state = "decode" }, { n_prompt = 300 } }
-    t.expect(t.plan(t.view { rows = rows, pages = 5, p_reserve = 1 })[2]):is(nil)
+    t.expect(t.plan(t.view { rows = rows, pages = 5, p_reserve = 1 })[2])
+      :is { what = "hold", why = NO_PAGES }
     t.expect(t.plan(t.view { rows = rows, pages = 6, p_reserve = 1 })[2].what):is("run")
     t.expect(t.plan(t.view { rows = { { n_prompt = 300 } }, pages = 2 })[1].n):is(128)
   end)
   t.it("has the younger of two half-read prompts give way when both wait for pages", function()
     local half = { state = "prefill", n_prompt = 500 }
-    t.expect(t.plan(t.view { rows = { half, half }, pages = 0 })):is { n = 1, tokens = 0,
-      rows = 0, pages = -1, order = { 2 }, [2] = { what = "drop" } }
+    t.expect(t.plan(t.view { rows = { half, half }, pages = 0 })):is { n = 2, tokens = 0,
+      rows = 0, pages = -1, order = { 2, 1 }, { what = "hold", why = NO_PAGES },
+      { what = "drop" } }
   end)
   t.it("gets through any view", function()
     t.random(20, function(rnd) t.plan(t.random_view(rnd)) end)

@@ -78,6 +78,17 @@ int mc_log_set(const char *unit, enum mc_log_level level)
     return rc;
 }
 
+int mc_log_units(struct mc_log_unit *out, int cap)
+{
+    int n = 0, all = atomic_load(&default_level), have = atomic_load(&n_unit);
+
+    for (int i = -1; i < have && n < cap; i++, n++) {
+        snprintf(out[n].name, sizeof out[n].name, "%s", i < 0 ? "all" : units[i].name);
+        out[n].level = level_names[i < 0 ? all : atomic_load(&units[i].level)];
+    }
+    return n;
+}
+
 int mc_log_level_of(const char *name)
 {
     for (int i = 0; i <= MC_LOG_OFF; i++)

@@ -23,6 +23,12 @@ bool mc_log_on(enum mc_log_level level, const char *unit);
 /* unit NULL sets the default level for units that have none of their own. At most 32
  * units; returns 0, MC_ELIMIT, or MC_EARG for a name over 15 bytes. */
 int mc_log_set(const char *unit, enum mc_log_level level);
+/* The levels: "all", then each unit that has one of its own; at most cap. */
+struct mc_log_unit {
+    char name[16];
+    const char *level;
+};
+int mc_log_units(struct mc_log_unit *out, int cap);
 int mc_log_level_of(const char *name); /* "debug" -> MC_LOG_DEBUG; MC_EARG if unknown */
 void mc_log_json(bool on);
 

@@ -1,8 +1,9 @@
 /* thread.h - threads and timed waits as all of the program wants them.
  *
- * Signals are the main thread's: no other takes any but SIGBUS, which is the fault of the
- * thread that gets it (core/weights/guard.h). Waits are on the clock of mc_now(), so
- * that setting the time of day wakes nobody early or late. OWNS nothing. THREAD: any. */
+ * Signals are the main thread's: no other takes any but those that are the fault of the
+ * thread that gets them (core/weights/guard.h, core/base/crash.h). Waits are on the clock of
+ * mc_now(), so that setting the time of day wakes nobody early or late. OWNS nothing.
+ * THREAD: any. */
 #ifndef MC_BASE_THREAD_H
 #define MC_BASE_THREAD_H
 
@@ -11,15 +12,24 @@
 
 #include "core/base/clock.h"
 
+static inline void mc_thread_mask(sigset_t *old)
+{
+    static const int own[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGABRT};
+    sigset_t all;
+
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, old);
+}
+
 /* 0 or an errno. */
 static inline int mc_thread_run(pthread_t *t, void *(*fn)(void *), void *arg)
 {
-    sigset_t all, old;
+    sigset_t old;
     int rc;
 
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    mc_thread_mask(&old);
     rc = pthread_create(t, NULL, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;

@@ -67,14 +67,21 @@ void mc_cli_show(const json_t *v, bool json);
 /* One request to the server's socket (takes params), and its answer shown; the exit status. */
 int mc_cli_call(const char *socket, const char *verb, json_t *params, bool json);
 
+/* The verb that is this word of the command line, or NULL; mc_cmd_verb runs it. */
+struct mc_verb;
+const struct mc_verb *mc_cli_verb(const char *word);
+
 int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_doctor(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_why(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_replay(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_man(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_chat(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua);

@@ -13,6 +13,7 @@
 
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
+#include "core/serve/admin.h"
 #include "lua/host/half.h"
 
 enum { STACK_BYTES = 8 << 20 };
@@ -20,40 +21,42 @@ enum { STACK_BYTES = 8 << 20 };
 const struct mc_cmd mc_cmds[] = {
     {"attach", "[--socket PATH] [-e EXPR] [FILE]", "a Lua REPL in a running server",
      mc_cmd_attach},
-    {"cancel", "ID [WHY]", "end a sequence or a request", mc_cmd_verb},
     {"bench", "[run] MODEL [flags]", "measure a model's speed", mc_cmd_bench},
     {"chat", "MODEL [flags]", "talk with a model in this process", mc_cmd_chat},
     {"compress", "SRC DST --recipe NAME", "write a smaller checkpoint", mc_cmd_compress},
     {"config", "--dump [flags of serve]", "show the settings that serve would use",
      mc_cmd_config},
-    {"drain", "[SECONDS]", "finish open requests, then end the server", mc_cmd_verb},
     {"doctor", "[MODEL] [flags]", "what this machine can do, and a model needs",
      mc_cmd_doctor},
     {"eval", "MODEL (--golden DIR | --text FILE | --task FILE)",
      "is a model right? how well does it predict?",
      mc_cmd_eval},
-    {"kv", "", "KV pages of a running server", mc_cmd_verb},
-    {"log", "[UNIT] LEVEL", "change a log level", mc_cmd_verb},
+    {"man", "", "this program's manual page, as roff", mc_cmd_man},
     {"plan", "MODEL|config.json [flags]", "what a model needs of memory, and what fits",
      mc_cmd_plan},
     {"policy", "[list | check | diff | test | shadow | init]",
      "what policies run; tries, tests, compares, begins them", mc_cmd_policy},
-    {"reload", "", "load the policies again", mc_cmd_verb},
     {"render", "MODEL|FILE.jinja [flags]", "the prompt that a conversation becomes",
      mc_cmd_render},
     {"replay", "FILE --policy P [--json]", "recorded requests under another scheduler",
      mc_cmd_replay},
-    {"rollback", "", "go back to the policies before", mc_cmd_verb},
-    {"seqs", "", "live sequences", mc_cmd_verb},
     {"serve", "MODEL [flags]", "serve a model over HTTP", mc_cmd_serve},
-    {"set", "KEY VALUE", "change a live setting", mc_cmd_verb},
-    {"stats", "", "counters since the start", mc_cmd_verb},
-    {"status", "", "state, model and load of a running server", mc_cmd_verb},
     {"tokenize", "MODEL [flags]", "standard input's text as token ids",
      mc_cmd_tokenize},
+    {"top", "[--every SECONDS]", "what a running server does, live", mc_cmd_top},
     {"version", "", "print the version", mc_cmd_version},
+    {"why", "ID", "what a request went through, and why it waited", mc_cmd_why},
     {0},
 };
+
+static const struct mc_cmd *find(const char *word)
+{
+    const struct mc_cmd *c = mc_cmds;
+
+    while (c->name && strcmp(c->name, word) != 0)
+        c++;
+    return c->name ? c : NULL;
+}
 
 static int help(FILE *f)
 {
@@ -64,6 +67,10 @@ static int help(FILE *f)
             MC_VERSION);
     for (c = mc_cmds; c->name; c++)
         fprintf(f, "  %-10s %s\n", c->name, c->help);
+    fprintf(f, "of a running server:\n");
+    for (const struct mc_verb *v = mc_verbs; v->name; v++)
+        if (v->flags & MC_VERB_WORD && !find(v->name))
+            fprintf(f, "  %-10s %s\n", v->name, v->help);
     return f == stdout ? 0 : 2;
 }
 
@@ -72,10 +79,11 @@ static int unknown(const char *word)
     const char *names[64], *near;
     int n = 0;
 
-    while (mc_cmds[n].name && n < 63) {
-        names[n] = mc_cmds[n].name;
-        n++;
-    }
+    for (const struct mc_cmd *c = mc_cmds; c->name && n < 63; c++)
+        names[n++] = c->name;
+    for (const struct mc_verb *v = mc_verbs; v->name && n < 63; v++)
+        if (v->flags & MC_VERB_WORD)
+            names[n++] = v->name;
     names[n] = NULL;
     near = mc_nearest(word, names);
     fprintf(stderr, "mascon: no command '%.60s'", word);
@@ -119,8 +127,10 @@ int main(int argc, char **argv)
         return help(stdout);
     if (strcmp(argv[1], "--version") == 0)
         return mc_cmd_version(1, argv + 1, &mc_lua_half);
-    for (c = mc_cmds; c->name; c++)
-        if (strcmp(c->name, argv[1]) == 0)
-            return c->run(argc - 1, argv + 1, &mc_lua_half);
+    c = find(argv[1]);
+    if (c)
+        return c->run(argc - 1, argv + 1, &mc_lua_half);
+    if (mc_cli_verb(argv[1]))
+        return mc_cmd_verb(argc - 1, argv + 1, &mc_lua_half);
     return unknown(argv[1]);
 }

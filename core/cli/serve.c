@@ -20,15 +20,18 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/crash.h"
 #include "core/base/log.h"
+#include "core/base/notify.h"
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
 #include "core/cli/serve.h"
+#include "core/cli/service.h"
 #include "core/engine/record.h"
 #include "core/serve/rpc.h"
 #include "core/serve/server.h"
 
-enum { SHARED_BYTES = 16 << 20, TICK_MS = 100, FAIL_GRACE_S = 1 };
+enum { SHARED_BYTES = 16 << 20, TICK_MS = 100, FAIL_GRACE_S = 1, ACCEPTED_S = 1 };
 
 struct serve {
     struct mc_settings set;
@@ -48,7 +51,9 @@ struct serve {
     struct mc_err boot_err;
     atomic_bool drain_asked;
     double drain_s; /* by whoever asked, before drain_asked */
-    double ends;    /* when draining: the latest end */
+    double ends;    /* when draining: the latest end, */
+    double not_before; /* and the earliest: what was accepted is on its way */
+    struct mc_service service;
 };
 
 static void wake(struct serve *s)
@@ -172,7 +177,7 @@ static int load(struct serve *s, struct mc_err *err)
     rc = mc_engine_start(m->engine, err);
     if (rc == 0)
         mc_http_set_edge(m->http, s->half->edge, s->lua);
-    return rc;
+    return rc < 0 ? rc : mc_http_accept(m->http, err);
 }
 
 static void *boot(void *arg)
@@ -247,7 +252,7 @@ static int listen_all(struct serve *s, struct mc_err *err)
 {
     struct mc_server *m = &s->server;
     struct mc_http_opts o = {.host = s->host, .metrics = on_metrics, .health = on_health,
-                             .ready = on_ready, .self = s};
+                             .ready = on_ready, .self = s, .given = mc_notify_socket()};
     int rc = read_listen(s, &o.port, err);
 
     if (!*s->host)
@@ -279,6 +284,8 @@ static void begin_drain(struct serve *s, double seconds)
         seconds = (double)s->set.drain;
     s->ends = mc_now() + seconds;
     atomic_store(&s->server.draining, true);
+    s->not_before = mc_now() + (mc_notify_socket() > 0 ? ACCEPTED_S : 0);
+    mc_service_stopping();
     mc_http_drain(s->server.http);
     mc_info("http", "draining open=%d seconds=%.0f", mc_http_open_requests(s->server.http),
             seconds);
@@ -321,6 +328,7 @@ static int on_wake(struct serve *s, struct mc_err *err)
             return err->code;
         }
         show(s);
+        mc_service_ready(&s->service, s->server.model, mc_http_port(s->server.http));
     }
     if (atomic_exchange(&s->drain_asked, false)) {
         if (s->booting)
@@ -342,7 +350,9 @@ static int on_tick(struct serve *s, struct mc_err *err)
         sleep(FAIL_GRACE_S); /* clients get their errors, probes see it */
         return err->code;
     }
-    return s->ends > 0 && (mc_http_open_requests(s->server.http) == 0 || mc_now() > s->ends);
+    mc_service_tick(&s->service, s->server.engine);
+    return s->ends > 0 && mc_now() >= s->not_before &&
+           (mc_http_open_requests(s->server.http) == 0 || mc_now() > s->ends);
 }
 
 static int run(struct serve *s, struct mc_err *err)
@@ -457,6 +467,8 @@ int mc_cmd_serve(int argc, char **argv, const struct mc_lua_half *lua)
     if (rc >= 0)
         return rc;
     s.half = lua;
+    mc_crash_install(MC_VERSION);
+    mc_service_begin(&s.service);
     mc_model_name(a.pos[0], s.set.name, s.server.model, sizeof s.server.model, &s.path);
     s.server.started = (double)time(NULL);
     s.server.config = mc_settings_json(&s.set);

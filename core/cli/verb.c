@@ -8,6 +8,7 @@
 
 #include "core/cli/cli.h"
 #include "core/cli/client.h"
+#include "core/serve/admin.h"
 
 enum { CELL = 64, COLUMNS = 16 };
 
@@ -121,13 +122,13 @@ int mc_cli_call(const char *socket, const char *verb, json_t *params, bool json)
     return rc;
 }
 
-static const char *usage_of(const char *word)
+const struct mc_verb *mc_cli_verb(const char *word)
 {
-    const struct mc_cmd *c = mc_cmds;
+    const struct mc_verb *v = mc_verbs;
 
-    while (c->name && strcmp(c->name, word) != 0)
-        c++;
-    return c->name ? c->args : "";
+    while (v->name && (!(v->flags & MC_VERB_WORD) || strcmp(v->name, word) != 0))
+        v++;
+    return v->name ? v : NULL;
 }
 
 int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua)
@@ -135,7 +136,7 @@ int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua)
     struct mc_settings set;
     bool json = false;
     const struct mc_flag flags[] = {{"json", NULL, &json, "the answer as JSON"}, {0}};
-    struct mc_args a = {.word = argv[0], .usage = usage_of(argv[0]), .who = MC_FOR_SOCK,
+    struct mc_args a = {.word = argv[0], .usage = mc_cli_verb(argv[0])->args, .who = MC_FOR_SOCK,
                         .flags = flags, .max = 4, .set = &set};
     json_t *params;
     int rc = mc_args_parse(&a, argc, argv, lua);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/base/crash.h"
 #include "core/cli/cli.h"
 
 int mc_cmd_version(int argc, char **argv, const struct mc_lua_half *lua)
@@ -11,7 +12,7 @@ int mc_cmd_version(int argc, char **argv, const struct mc_lua_half *lua)
 
     if (rc >= 0)
         return rc;
-    printf("mascon %s\n", MC_VERSION);
+    printf("mascon %s (build %s)\n", MC_VERSION, mc_build_id());
     return 0;
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "core/base/crash.h"
 #include "core/base/log.h"
 #include "core/base/thread.h"
 #include "core/engine/engine_int.h"
@@ -48,6 +49,7 @@ static void admit(struct mc_engine *e, struct mc_seq *q)
 
     e->live[e->n_live++] = (int32_t)q->id - 1;
     e->live_gen[q->id - 1] = q->gen;
+    mc_life_note(e, q, MC_LIFE_QUEUED, q->n_prompt);
     if (e->rec)
         mc_trace_arrive(e, q);
     if (e->policy.ops->admit && e->policy.ops->admit(e->policy.self, &row, &err) < 0)
@@ -156,8 +158,8 @@ static int publish_oldest(struct mc_engine *e)
 
     if (rc < 0)
         return rc;
-    mc_trace_time(e, s, t0);
     pthread_mutex_lock(&e->look);
+    mc_trace_time(e, s, t0);
     mc_kv_settle(e->kv, s->ticket);
     mc_publish(e, s);
     e->n_published++;
@@ -212,6 +214,7 @@ static void *loop(void *arg)
     while (run) {
         int rc = turn(e, &idle);
 
+        atomic_fetch_add_explicit(&e->n_turn, 1, memory_order_relaxed);
         if (rc == 0 && idle)
             rc = look_after(e);
         if (rc < 0) {
@@ -239,6 +242,7 @@ int mc_engine_start(struct mc_engine *e, struct mc_err *err)
     if (mc_thread_run(&e->thread, loop, e) != 0)
         return mc_fail(err, MC_EINTERNAL, "no thread for the engine");
     e->started = true;
+    mc_crash_part(mc_look_crash, e);
     return 0;
 }
 
@@ -346,6 +350,11 @@ void mc_engine_wake(struct mc_engine *e)
     e->woken = true;
     pthread_cond_signal(&e->bell);
     pthread_mutex_unlock(&e->inbox);
+}
+
+uint64_t mc_engine_turns(const struct mc_engine *e)
+{
+    return atomic_load_explicit(&e->n_turn, memory_order_relaxed);
 }
 
 /* ---- looking in -------------------------------------------------------------------- */

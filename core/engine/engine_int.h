@@ -12,6 +12,7 @@
  *   cost.c     what a step takes, fitted; record.c, record_read.c  recordings;
  *   sim.c      the scheduler on a recording (these four know no engine)
  *   stats.c    counters, histograms, what lanes and tenants were served
+ *   life.c     what came to each sequence and why it waited; look.c shows it
  *
  * Rules
  *  1. The engine thread owns everything here except `inbox` (its lock), counters
@@ -33,7 +34,27 @@
 #include "core/mc.h"
 #include "core/model/crew.h"
 
-enum { MC_N_LANE = 8, MC_N_TENANT = 64, MC_MAX_STOP_IDS = 64 };
+enum { MC_N_LANE = 8, MC_N_TENANT = 64, MC_MAX_STOP_IDS = 64, MC_N_PAST = 256, MC_N_TEXT = 64 };
+
+enum { MC_NOTE_DONE = UINT16_MAX }; /* a plan did something else with it than to run it */
+
+/* What came to a sequence; after each event, for how many steps it could have run and did
+ * not. A text is an index into life_text. */
+struct mc_life {
+    int32_t n_event, n_reason;
+    struct mc_life_event event[MC_LIFE_EVENTS];
+    struct {
+        uint16_t event, text;
+        int32_t steps;
+    } reason[MC_LIFE_REASONS];
+};
+
+struct mc_past { /* one that ended */
+    struct mc_handle h;
+    char name[64], end[80];
+    double t_arrive;
+    struct mc_life life;
+};
 
 struct mc_seq {
     uint32_t id, gen;       /* handle; id is the index + 1 */
@@ -75,6 +96,8 @@ struct mc_seq {
     double t_served;        /* when it ran last, or came */
     uint64_t served;        /* the step in which it did */
     int32_t n_passed;       /* started before it, though they came later */
+    struct mc_life life;
+    uint16_t note;          /* of the plan that last named it: why it holds it */
     bool starved;           /* told of */
 };
 
@@ -145,6 +168,12 @@ struct mc_engine {
     double t_rec_view;       /* when a view was recorded last */
     double t_alarm;          /* when starvation was looked for last */
     int32_t set_handle[MC_MAX_SETS]; /* vocabulary set in each place of dev.masks, -1 */
+    char life_text[MC_N_TEXT][MC_WHY_MAX]; /* reasons, each once; [0, n_life_text) stay */
+    int32_t n_life_text;
+    uint32_t text_generation;       /* for which text_of holds */
+    uint8_t text_of[256];           /* a policy's why index -> life_text; 0: not known */
+    struct mc_past *past;           /* [MC_N_PAST], a ring */
+    uint32_t n_past;
 
     pthread_mutex_t look;  /* live sequences, for status and seqs */
     pthread_mutex_t inbox;
@@ -155,6 +184,7 @@ struct mc_engine {
     bool stopping, started, woken;
     pthread_t thread;
     atomic_int failed; /* error code */
+    _Atomic uint64_t n_turn; /* of the loop: what a watchdog looks at */
     struct mc_err fail;
 
     _Atomic double counter[MC_N_COUNTER];
@@ -221,6 +251,16 @@ void mc_trace_start(struct mc_engine *e, const struct mc_seq *q);
 void mc_trace_view(struct mc_engine *e);
 void mc_trace_step(struct mc_engine *e, const struct mc_step *s);
 void mc_trace_end(struct mc_engine *e, const struct mc_seq *q, const struct mc_end *end);
+
+/* life.c: with look held */
+int mc_life_open(struct mc_engine *e, struct mc_err *err);
+void mc_life_note(struct mc_engine *e, struct mc_seq *q, enum mc_life_what what, int32_t n);
+/* After a plan was applied: why each row that could run did not. */
+void mc_life_step(struct mc_engine *e, const struct mc_step *s);
+void mc_life_end(struct mc_engine *e, const struct mc_seq *q, const struct mc_end *end);
+
+/* look.c: the engine's part of a crash report */
+void mc_look_crash(void *engine);
 
 /* publish.c */
 void mc_publish(struct mc_engine *e, struct mc_step *s);

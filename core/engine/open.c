@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/crash.h"
 #include "core/base/thread.h"
 #include "core/engine/engine_int.h"
 #include "core/model/load.h"
@@ -130,7 +131,7 @@ static int open_tables(struct mc_engine *e, struct mc_err *err)
         e->tenant[i].weight = 1;
     for (int i = 0; i < MC_MAX_SETS; i++)
         e->set_handle[i] = -1;
-    return 0;
+    return mc_life_open(e, err);
 }
 
 static void defaults(struct mc_engine *e, const struct mc_engine_opts *o)
@@ -179,6 +180,7 @@ void mc_engine_close(struct mc_engine *e)
 {
     if (!e)
         return;
+    mc_crash_drop(e);
     mc_engine_stop(e);
     mc_crew_close(&e->crew);
     if (e->ranks.stuck) /* a thread that never came back may still read the engine */
@@ -189,7 +191,7 @@ void mc_engine_close(struct mc_engine *e)
         free(e->step[i].row);
     mc_kv_free(e->kv);
     mc_tok_close(e->tok);
-    free(e->rec_tok);
+    free(e->rec_tok), free(e->past);
     free(e->seqs), free(e->live), free(e->live_gen), free(e->slot_free), free(e->view);
     pthread_mutex_destroy(&e->look);
     pthread_mutex_destroy(&e->inbox);

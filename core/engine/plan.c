@@ -113,6 +113,7 @@ static bool start(struct mc_engine *e, struct mc_seq *q)
     e->n_queued--;
     pthread_mutex_unlock(&e->inbox);
     note_passed(e, q);
+    mc_life_note(e, q, MC_LIFE_STARTED, q->n_cached);
     if (e->rec)
         mc_trace_start(e, q);
     return true;
@@ -155,6 +156,7 @@ static bool drop(struct mc_engine *e, struct mc_seq *q)
     mc_seq_drop_pages(e, q);
     q->state = MC_STATE_PAUSED;
     q->n_preempt++;
+    mc_life_note(e, q, MC_LIFE_PREEMPTED, q->n_gen);
     mc_count(e, MC_C_num_preemptions_total, 1);
     return true;
 }
@@ -169,6 +171,7 @@ static bool back(struct mc_engine *e, struct mc_seq *q)
     q->override_tok = -1; /* it is among the ids now */
     q->n_ctx = q->n_pub = mc_seq_hit(e, q, true);
     q->n_shared_seen = q->n_page;
+    mc_life_note(e, q, MC_LIFE_RESUMED, q->n_gen);
     return true;
 }
 
@@ -189,6 +192,7 @@ static bool apply(struct mc_engine *e, struct mc_step *s, const struct mc_item *
     if (!q || q->planned == s->plan)
         return false;
     q->planned = s->plan;
+    q->note = it->what == MC_HOLD ? it->why : it->what == MC_RUN ? 0 : MC_NOTE_DONE;
     switch (it->what) {
     case MC_RUN:
         return run(e, s, q, it->n);
@@ -311,6 +315,7 @@ int mc_plan_next(struct mc_engine *e)
     ask(e, ask_plan, 0);
     mc_view_read_back(e);
     apply_all(e, s);
+    mc_life_step(e, s);
     look_for_starved(e);
     mc_observe(e, MC_H_plan_seconds, mc_now() - t0);
     if (s->n_row == 0 && e->n_step == e->n_published)

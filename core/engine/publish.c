@@ -124,6 +124,7 @@ static void time_token(struct mc_engine *e, struct mc_seq *q, double now)
     if (q->usage.t_first == 0) {
         q->usage.t_first = now;
         mc_observe(e, MC_H_time_to_first_token_seconds, now - q->usage.t_arrive);
+        mc_life_note(e, q, MC_LIFE_FIRST, 0);
     } else {
         mc_observe(e, MC_H_inter_token_latency_seconds, now - q->t_last);
     }

@@ -331,6 +331,7 @@ void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how,
                                                : 0;
     if (e->rec)
         mc_trace_end(e, q, &end);
+    mc_life_end(e, q, &end);
     mc_count(e, by_finish[how], 1);
     mc_observe(e, MC_H_e2e_request_latency_seconds, end.usage.t_end - end.usage.t_arrive);
     if (q->state == MC_STATE_WAITING) {

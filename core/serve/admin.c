@@ -6,6 +6,7 @@
 
 #include "core/base/log.h"
 #include "core/serve/gen.h"
+#include "core/serve/look.h"
 
 enum { SEQS_MAX = 4096 };
 
@@ -200,13 +201,26 @@ static int v_set(struct mc_server *s, const json_t *args, json_t **out, struct m
     return 0;
 }
 
+static int log_levels(json_t **out)
+{
+    struct mc_log_unit units[32];
+    int n = mc_log_units(units, 32);
+
+    *out = json_object();
+    for (int i = 0; i < n; i++)
+        json_object_set_new(*out, units[i].name, json_string(units[i].level));
+    return 0;
+}
+
 static int v_log(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     const char *unit = text_arg(args, 0), *level = text_arg(args, 1);
     int code, rc;
 
     (void)s;
-    if (unit && !level) { /* `log debug`: all units */
+    if (!unit)
+        return log_levels(out);
+    if (!level) { /* `log debug`: all units */
         level = unit;
         unit = NULL;
     }
@@ -282,23 +296,34 @@ static int v_config(struct mc_server *s, const json_t *args, json_t **out, struc
     return 0;
 }
 
+#define WORD MC_VERB_WORD
+#define REPL MC_VERB_REPL
 const struct mc_verb mc_verbs[] = {
-    {"status", "", "state, model, load", v_status},
-    {"stats", "", "counters since the start", v_stats},
-    {"models", "", "what is served", v_models},
-    {"kv", "", "KV pages", v_kv},
-    {"seqs", "", "live sequences", v_seqs},
-    {"cancel", "id [why]", "end a sequence or all of a request", v_cancel},
-    {"drain", "[seconds]", "finish open requests, then end the server", v_drain},
-    {"set", "key value", "change a live setting", v_set},
-    {"log", "[unit] level", "change a log level", v_log},
-    {"reload", "", "load the policies again", v_reload},
-    {"rollback", "", "go back to the policies before", v_rollback},
-    {"policy.list", "", "what runs", v_list},
-    {"policy.check", "[path]", "try the files without running them", v_check},
-    {"policy.diff", "[from] [to]", "what differs between generations, or on disk", v_diff},
-    {"policy.shadow", "[path | off]", "a candidate plans beside what runs", v_shadow},
-    {"config", "", "the settings", v_config},
+    {"status", "", "state, model and load", "engine.status", WORD, v_status},
+    {"stats", "", "counters since the start", "engine.stats", WORD, v_stats},
+    {"models", "", "what is served", "engine.models", 0, v_models},
+    {"kv", "", "KV pages", "kv.stats", WORD, v_kv},
+    {"seqs", "", "live sequences", "seqs", WORD, v_seqs},
+    {"why", "ID", "a request's life: what came when, and why it waited", "why", WORD,
+     mc_look_why},
+    {"top", "", "sequences, lanes, pages and steps at a glance", "top", WORD | REPL,
+     mc_look_top},
+    {"cancel", "ID [WHY]", "end a sequence or all of a request", "cancel", WORD, v_cancel},
+    {"drain", "[SECONDS]", "finish open requests, then end the server", "engine.drain",
+     WORD | REPL, v_drain},
+    {"set", "KEY VALUE", "change a live setting", "engine.set", WORD | REPL, v_set},
+    {"log", "[UNIT] [LEVEL]", "change a log level; alone: the levels", "log.level", WORD, v_log},
+    {"reload", "", "load the policies again", "policy.reload", WORD | REPL, v_reload},
+    {"rollback", "", "go back to the policies before", "policy.rollback", WORD | REPL,
+     v_rollback},
+    {"policy.list", "", "what runs", "policy.list", REPL, v_list},
+    {"policy.check", "[PATH]", "try the files without running them", "policy.check", REPL,
+     v_check},
+    {"policy.diff", "[FROM] [TO]", "what differs between generations, or on disk",
+     "policy.diff", REPL, v_diff},
+    {"policy.shadow", "[PATH | off]", "a candidate plans beside what runs", "policy.shadow",
+     REPL, v_shadow},
+    {"config", "", "the settings", NULL, 0, v_config},
     {0},
 };
 

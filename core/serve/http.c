@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "core/base/log.h"
+#include "core/base/thread.h"
 #include "core/serve/http_int.h"
 
 enum {
@@ -160,7 +161,7 @@ static void serve(struct mc_http *h, struct mc_req *r)
     mc_conn_phase(r->conn, MC_CONN_BUSY, 0);
     if (serve_here(h, r))
         return;
-    if (ops && !atomic_load(&h->draining)) {
+    if (ops && (h->o.given > 0 || !atomic_load(&h->draining))) {
         hand_over(h, r, ops);
         return;
     }
@@ -386,11 +387,10 @@ static int start_daemon(struct mc_http *h, int fd, struct mc_err *err)
 /* Both threads start with signals blocked: they are the main thread's business. */
 static int start_threads(struct mc_http *h, int fd, struct mc_err *err)
 {
-    sigset_t all, old;
+    sigset_t old;
     int rc;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    mc_thread_mask(&old);
     rc = mc_watch_open(&h->watch, err);
     if (rc == 0)
         rc = start_daemon(h, fd, err);
@@ -413,9 +413,14 @@ int mc_http_open(const struct mc_http_opts *o, struct mc_http **out, struct mc_e
         h->id_base = (unsigned long)time(NULL);
     h->id_base &= 0xffffffff;
     mc_http_set_edge(h, o->edge, o->edge_self);
-    rc = mc_listen(h->o.host, h->o.port, &fd, &h->port, err);
-    if (rc == 0)
-        rc = start_threads(h, fd, err);
+    h->quiet = -1;
+    if (h->o.given > 0) {
+        rc = mc_listen_given(h->o.given, &h->port, err);
+    } else {
+        rc = mc_listen(h->o.host, h->o.port, &fd, &h->port, err);
+        if (rc == 0)
+            rc = start_threads(h, fd, err);
+    }
     if (rc < 0)
         goto fail;
     h->o.host = NULL; /* the caller's memory */
@@ -435,6 +440,11 @@ void mc_http_set_edge(struct mc_http *h, const struct mc_edge_ops *ops, void *se
     atomic_store_explicit(&h->edge, ops, memory_order_release);
 }
 
+int mc_http_accept(struct mc_http *h, struct mc_err *err)
+{
+    return h->daemon ? 0 : start_threads(h, h->o.given, err);
+}
+
 uint16_t mc_http_port(const struct mc_http *h)
 {
     return h->port;
@@ -443,6 +453,8 @@ uint16_t mc_http_port(const struct mc_http *h)
 void mc_http_drain(struct mc_http *h)
 {
     atomic_store(&h->draining, true);
+    if (h->o.given > 0 && h->daemon && h->quiet < 0)
+        h->quiet = MHD_quiesce_daemon(h->daemon);
 }
 
 int mc_http_open_requests(const struct mc_http *h)
@@ -457,8 +469,12 @@ void mc_http_close(struct mc_http *h)
     if (!h)
         return;
     atomic_store(&h->closing, true);
-    mc_watch_each(h->watch, mc_req_gone);
-    MHD_stop_daemon(h->daemon);
+    if (h->daemon) {
+        mc_watch_each(h->watch, mc_req_gone);
+        MHD_stop_daemon(h->daemon);
+    }
+    if (h->quiet >= 0)
+        close(h->quiet);
     mc_watch_close(h->watch);
     mc_http_unref(h);
 }

@@ -31,6 +31,10 @@ struct mc_edge_ops {
 struct mc_http_opts {
     const char *host; /* name or address, NULL: 127.0.0.1 */
     uint16_t port;    /* 0: any, see mc_http_port */
+    /* > 0: a socket that listens already, and goes on when this server ends. Nothing is
+     * accepted from it before mc_http_accept nor while draining, and draining refuses nobody
+     * who was accepted: who comes in between waits in the socket for the next server. */
+    int given;
     size_t max_body;  /* bytes, more is 413; 0: 32 MiB */
     int max_conns, max_conns_ip; /* 0: 8192 and 4096 */
     /* Whole header; between two reads of a body, which also has to keep up 1 KiB/s; between
@@ -54,6 +58,8 @@ long mc_http_raise_nofile(void);
 /* A port in use is MC_EEXIST, and the text names who holds it when that can be seen. */
 int mc_http_open(const struct mc_http_opts *o, struct mc_http **out, struct mc_err *err);
 void mc_http_set_edge(struct mc_http *h, const struct mc_edge_ops *ops, void *self);
+/* With a given socket: begins. Once the edge is set. */
+int mc_http_accept(struct mc_http *h, struct mc_err *err);
 uint16_t mc_http_port(const struct mc_http *h);
 /* From now on requests are answered 503 "draining" in C; open ones go on, and probes and
  * metrics still answer. */

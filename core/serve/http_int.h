@@ -111,7 +111,8 @@ void mc_res_wake(struct mc_req *r);
 struct mc_http {
     struct mc_http_opts o;
     atomic_int refs; /* the owner, and each request */
-    struct MHD_Daemon *daemon;
+    struct MHD_Daemon *daemon; /* NULL: with a given socket, not accepting yet */
+    int quiet; /* a given socket that is not accepted from any more, else -1 */
     struct mc_watch *watch;
     uint16_t port;
     const struct mc_edge_ops *_Atomic edge; /* edge_self is written before it */
@@ -128,6 +129,8 @@ double mc_http_now(void); /* CLOCK_MONOTONIC seconds */
 
 /* ---- listening (listen.c) -------------------------------------------------------------- */
 
+/* The same for a socket that listens already; it becomes this process's to close. */
+int mc_listen_given(int fd, uint16_t *bound, struct mc_err *err);
 int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound, struct mc_err *err);
 
 #endif

@@ -5,6 +5,7 @@
  * machine vanished without a word while its request waits. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -105,19 +106,26 @@ static int bind_fail(int no, const char *host, uint16_t port, struct mc_err *err
                          strerror(no));
 }
 
-static int bind_to(const struct addrinfo *a, int *fd)
+static void set_options(int s)
 {
     static const int on = 1, idle_s = 60, gap_s = 15, n_probe = 4;
-    int s = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-    if (s < 0)
-        return errno;
-    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(s, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(s, IPPROTO_TCP, TCP_KEEPINTVL, &gap_s, sizeof gap_s);
     setsockopt(s, IPPROTO_TCP, TCP_KEEPCNT, &n_probe, sizeof n_probe);
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+static int bind_to(const struct addrinfo *a, int *fd)
+{
+    static const int on = 1;
+    int s = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    if (s < 0)
+        return errno;
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    set_options(s);
     if (bind(s, a->ai_addr, a->ai_addrlen) < 0 || listen(s, BACKLOG) < 0) {
         int no = errno;
 
@@ -128,14 +136,33 @@ static int bind_to(const struct addrinfo *a, int *fd)
     return 0;
 }
 
+static int port_of(int fd, const char *host, uint16_t *bound, struct mc_err *err)
+{
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    char name[8];
+
+    if (getsockname(fd, (struct sockaddr *)&at, &n) < 0 ||
+        getnameinfo((struct sockaddr *)&at, n, NULL, 0, name, sizeof name,
+                    NI_NUMERICSERV) != 0)
+        return mc_fail_param(err, MC_EIO, "listen", "no name for the socket of %s", host);
+    *bound = (uint16_t)atoi(name);
+    return 0;
+}
+
+int mc_listen_given(int fd, uint16_t *bound, struct mc_err *err)
+{
+    set_options(fd);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    return port_of(fd, "the service manager", bound, err);
+}
+
 int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound, struct mc_err *err)
 {
     struct addrinfo hint = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
                             .ai_socktype = SOCK_STREAM};
     struct addrinfo *all = NULL;
-    struct sockaddr_storage at;
-    socklen_t n = sizeof at;
-    char service[8], name[8];
+    char service[8];
     int rc, no = EADDRNOTAVAIL;
 
     snprintf(service, sizeof service, "%u", port);
@@ -148,12 +175,8 @@ int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound, struct 
     freeaddrinfo(all);
     if (no != 0)
         return bind_fail(no, host, port, err);
-    if (getsockname(*fd, (struct sockaddr *)&at, &n) < 0 ||
-        getnameinfo((struct sockaddr *)&at, n, NULL, 0, name, sizeof name,
-                    NI_NUMERICSERV) != 0) {
+    rc = port_of(*fd, host, bound, err);
+    if (rc < 0)
         close(*fd);
-        return mc_fail_param(err, MC_EIO, "listen", "no name for the socket of %s", host);
-    }
-    *bound = (uint16_t)atoi(name);
-    return 0;
+    return rc;
 }

@@ -26,6 +26,7 @@ static void *host_alloc(struct mc_backend *b, size_t bytes)
     p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
+    madvise(p, bytes, MADV_DONTDUMP); /* weights and KV are in no core file */
     madvise(p, bytes, MADV_HUGEPAGE); /* advice: no huge pages is slower, not wrong */
     return p;
 }

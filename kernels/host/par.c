@@ -79,6 +79,7 @@ bool mc_spin(struct mc_spin *s)
 
 int mc_thread_start(pthread_t *t, void *(*fn)(void *), void *arg, const char *name)
 {
+    static const int own[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGABRT}; /* its own faults */
     pthread_attr_t attr;
     sigset_t all, old;
     int rc = pthread_attr_init(&attr);
@@ -86,7 +87,8 @@ int mc_thread_start(pthread_t *t, void *(*fn)(void *), void *arg, const char *na
     if (rc != 0)
         return MC_K_ENOMEM;
     sigfillset(&all);
-    sigdelset(&all, SIGBUS);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     rc = pthread_create(t, &attr, fn, arg);

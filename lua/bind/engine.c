@@ -33,6 +33,26 @@ static int l_verb(lua_State *L)
     return 1;
 }
 
+/* The table of verbs, as rows {name, lua, repl}. */
+static void push_verbs(lua_State *L)
+{
+    int n = 0;
+
+    lua_newtable(L);
+    for (const struct mc_verb *v = mc_verbs; v->name; v++) {
+        if (!v->lua)
+            continue;
+        lua_createtable(L, 0, 3);
+        lua_pushstring(L, v->name);
+        lua_setfield(L, -2, "name");
+        lua_pushstring(L, v->lua);
+        lua_setfield(L, -2, "lua");
+        lua_pushboolean(L, (v->flags & MC_VERB_REPL) != 0);
+        lua_setfield(L, -2, "repl");
+        lua_rawseti(L, -2, ++n);
+    }
+}
+
 /* template() -> the model's chat template or nil; its BOS and EOS tokens' texts */
 static int l_template(lua_State *L)
 {
@@ -64,4 +84,6 @@ void mc_bind_engine(lua_State *L)
     static const luaL_Reg fns[] = {{"verb", l_verb}, {"template", l_template}, {NULL, NULL}};
 
     mc_bind_table(L, fns);
+    push_verbs(L);
+    lua_setfield(L, -2, "verbs");
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/base/crash.h"
 #include "core/base/log.h"
 
 static __thread bool on_engine; /* in a hook that the engine called */
@@ -196,6 +197,19 @@ static struct mc_stepvm *serving(struct mc_policies *p)
     return p->live;
 }
 
+/* In a signal handler. */
+void mc_hooks_crash(void *policies)
+{
+    struct mc_policies *p = policies;
+    int h = atomic_load_explicit(&p->hook, memory_order_relaxed);
+    int i = (h < 0 ? -h : h) - 1;
+
+    mc_crash_number("policies    generation ", live_number(p));
+    mc_crash_put("\nlast hook   ");
+    mc_crash_put(i >= 0 && i < MC_N_HOOK ? mc_hook_names[i] : "none");
+    mc_crash_put(h < 0 ? " (running)\n" : "\n");
+}
+
 /* ---- calling hooks -------------------------------------------------------------------- */
 
 static uint64_t now_ns(void)
@@ -215,6 +229,7 @@ static struct mc_stepvm *begin(struct mc_policies *p, enum mc_hook h, uint64_t *
         return NULL;
     p->called = true;
     on_engine = true;
+    atomic_store_explicit(&p->hook, -(int)h - 1, memory_order_relaxed);
     *t0 = now_ns();
     return s;
 }
@@ -238,6 +253,7 @@ static int end(struct mc_policies *p, enum mc_hook h, uint64_t t0, int rc, struc
     char text[320];
 
     on_engine = false;
+    atomic_store_explicit(&p->hook, (int)h + 1, memory_order_relaxed);
     count(&p->count[h], now_ns() - t0, rc);
     if (rc >= 0)
         return rc;

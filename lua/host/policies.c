@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/crash.h"
 #include "core/base/log.h"
 #include "lua/host/policies_int.h"
 
@@ -75,6 +76,7 @@ int mc_policies_open(const struct mc_policies_opts *o, struct mc_policies **out,
     if (!p)
         return mc_fail(err, MC_ENOMEM, "no memory for policies");
     p->opts = *o;
+    mc_crash_part(mc_hooks_crash, p);
     p->sets.vocab = o->vocab;
     p->inotify = -1;
     pthread_mutex_init(&p->lock, NULL);
@@ -123,6 +125,7 @@ void mc_policies_close(struct mc_policies *p)
 {
     if (!p)
         return;
+    mc_crash_drop(p);
     if (p->started) {
         pthread_mutex_lock(&p->lock);
         p->stop = true;

@@ -80,6 +80,7 @@ struct mc_policies {
     struct mc_event event[MC_N_EVENT];
     atomic_uint ev_in, ev_out; /* engine adds at in, builder takes at out */
     atomic_uint ev_dropped;
+    atomic_int hook; /* MC_HOOK_... that was called last, + 1; less than 0: it is running */
     atomic_int record_state;
     struct mc_record record; /* the engine's while COPYING, else the builder's */
     size_t record_cap;
@@ -134,6 +135,8 @@ void mc_builder_wake(struct mc_policies *p); /* any thread; does not block */
 /* Asks the engine for the step that runs now, into record; an idle one gives none. */
 void mc_builder_ask_record(struct mc_policies *p);
 
+/* hooks.c: generation and hook, for a crash report. */
+void mc_hooks_crash(void *policies);
 /* hooks.c: on the engine's thread, or before it starts. */
 extern const struct mc_policy_ops mc_hooks_ops;
 void mc_hooks_set_live(struct mc_policies *p, struct mc_stepvm *s);

@@ -24,9 +24,12 @@ local mc = {
     array = data.array, map = data.map, keys = data.keys, kind = data.kind },
 }
 
--- ---- the engine ------------------------------------------------------------------------
+-- ---- verbs -----------------------------------------------------------------------------
 
-function mc.seqs(filter)
+-- Functions whose arguments or answer differ from their verb's.
+local shaped = {}
+
+function shaped.seqs(filter)
   local rows, err = verb("seqs")
   if not rows or not filter then return rows, err end
   local kept = data.array {}
@@ -40,28 +43,7 @@ function mc.seqs(filter)
   return kept
 end
 
-function mc.seq(id)
-  for _, row in ipairs(verb("seqs") or {}) do
-    if row.id == id then return row end
-  end
-  return nil, host.error("not_found", "no sequence '" .. tostring(id) .. "' is alive", "id")
-end
-
-function mc.cancel(id, why) return verb("cancel", id, why) end
-
-mc.engine = {
-  status = function() return verb("status") end,
-  stats = function() return verb("stats") end,
-  models = function() return verb("models") end,
-}
-
-mc.kv = {
-  stats = function() return verb("kv") end,
-}
-
-function mc.engine.drain(s) return verb("drain", s) end
-
-function mc.engine.set(settings)
+shaped["engine.set"] = function(settings)
   for k, v in pairs(settings) do
     local ok, err = verb("set", k, tostring(v))
     if not ok then return nil, err end
@@ -69,29 +51,36 @@ function mc.engine.set(settings)
   return true
 end
 
-mc.policy = {
-  list = function() return verb("policy.list") end,
-  check = function(path) return verb("policy.check", path) end,
-  shadow = function(path) return verb("policy.shadow", path) end,
-  diff = function(from, to)
-    local d, err = verb("policy.diff", from, to)
-    return d and d.text, err
-  end,
-  reload = function() return verb("reload") end,
-  rollback = function() return verb("rollback") end,
-}
+shaped["policy.diff"] = function(from, to)
+  local d, err = verb("policy.diff", from, to)
+  return d and d.text, err
+end
 
 -- What only someone at a REPL may do says so in routes and routers.
-local function for_repl(t, name, keys)
-  for _, k in ipairs(keys) do
-    t[k] = host.mode == "repl" and t[k] or function()
-      error(("%s.%s is not available in a route or router, only in the REPL")
-        :format(name, k), 2)
-    end
+local function refuse(path)
+  return function()
+    error(("mc.%s is not available in a route or router, only in the REPL"):format(path), 2)
   end
 end
-for_repl(mc.engine, "mc.engine", { "drain", "set" })
-for_repl(mc.policy, "mc.policy", data.keys(mc.policy))
+
+for _, v in ipairs(host.engine.verbs) do
+  local space, name = v.lua:match("^(%w+)%.(%w+)$")
+  local fn = shaped[v.lua] or function(...) return verb(v.name, ...) end
+  if v.repl and host.mode ~= "repl" then fn = refuse(v.lua) end
+  if space then
+    mc[space] = mc[space] or {}
+    mc[space][name] = fn
+  else
+    mc[v.lua] = fn
+  end
+end
+
+function mc.seq(id)
+  for _, row in ipairs(verb("seqs") or {}) do
+    if row.id == id then return row end
+  end
+  return nil, host.error("not_found", "no sequence '" .. tostring(id) .. "' is alive", "id")
+end
 
 -- ---- text ------------------------------------------------------------------------------
 
@@ -174,9 +163,6 @@ local function log_line(level, message, fields)
   host.log.write(level, table.concat(parts, " "))
 end
 
-mc.log = {
-  level = function(unit, level) return verb("log", unit, level) end,
-}
 for level, name in pairs { [0] = "debug", "info", "warn", "error" } do
   mc.log[name] = function(message, fields) log_line(level, message, fields) end
 end

@@ -99,6 +99,17 @@ function mc.seq(id) end
 ---@param why string?
 function mc.cancel(id, why) end
 
+--- What a sequence or a request went through: a list of lives {id, request, end, events}, each
+--- event {t, what, generation, skipped, why}: skipped counts the steps until the next event in
+--- which it could have run and did not, why the reasons. The last that ended are known too.
+---@param id string
+---@return table[]? lives
+---@return mc.Error? err
+function mc.why(id) end
+
+--- What `mascon top` shows: counters, pages, lanes, sequences. REPL only.
+function mc.top() end
+
 --- State, model, load: what `mascon status` shows.
 function mc.engine.status() end
 
@@ -299,9 +310,10 @@ function mc.log.warn(message, fields) end
 ---@param fields table?
 function mc.log.error(message, fields) end
 
---- Sets a unit's level: "debug", "info", "warn", "error", "off".
----@param unit string
----@param level string
+--- Sets a unit's level: "debug", "info", "warn", "error", "off". One argument sets that of all
+--- units that have none of their own; without any it tells them.
+---@param unit string?
+---@param level string?
 function mc.log.level(unit, level) end
 
 --- The body as JSON, checked: { prompt = "string", n = "integer? 1..16" }. When it is wrong the

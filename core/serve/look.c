@@ -1,0 +1,158 @@
+/* look.c - what a request went through, and what the engine does now, as JSON.
+ *
+ * OWNS nothing. THREAD: any. */
+#include "core/serve/look.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/base/clock.h"
+#include "core/serve/admin.h"
+
+enum { LIVES_MAX = 64, LANES_MAX = 64 };
+
+/* ---- why --------------------------------------------------------------------------- */
+
+static const struct {
+    const char *what, *n; /* what the event's number counts; NULL: nothing */
+} life_names[] = {
+    [MC_LIFE_QUEUED] = {"queued", "prompt"},
+    [MC_LIFE_STARTED] = {"prefill", "cached"},
+    [MC_LIFE_FIRST] = {"first token", NULL},
+    [MC_LIFE_SERVED] = {"next generation", "made"},
+    [MC_LIFE_PREEMPTED] = {"preempted", "made"},
+    [MC_LIFE_RESUMED] = {"resumed", "made"},
+    [MC_LIFE_ENDED] = {"ended", "made"},
+};
+
+/* Steps in which it was passed over after event i, by reason. */
+static void put_reasons(json_t *o, const struct mc_life_info *l, int32_t i)
+{
+    json_t *why = json_object();
+    int32_t steps = 0;
+
+    for (int32_t k = 0; k < l->n_reason; k++) {
+        if (l->reason[k].event != i)
+            continue;
+        steps += l->reason[k].steps;
+        json_object_set_new(why, l->reason[k].text, json_integer(l->reason[k].steps));
+    }
+    if (steps > 0) {
+        json_object_set_new(o, "skipped", json_integer(steps));
+        json_object_set(o, "why", why);
+    }
+    json_decref(why);
+}
+
+static json_t *life_of(const struct mc_life_info *l)
+{
+    json_t *events = json_array(), *o;
+    char id[32];
+
+    for (int32_t i = 0; i < l->n_event; i++) {
+        const struct mc_life_event *ev = &l->event[i];
+
+        o = json_pack("{s:f, s:s}", "t", ev->t - l->t_arrive, "what",
+                      life_names[ev->what].what);
+        if (life_names[ev->what].n)
+            json_object_set_new(o, life_names[ev->what].n, json_integer(ev->n));
+        json_object_set_new(o, "generation", json_integer(ev->generation));
+        put_reasons(o, l, i);
+        json_array_append_new(events, o);
+    }
+    snprintf(id, sizeof id, "%u.%u", l->h.seq, l->h.gen);
+    o = json_pack("{s:s, s:s}", "id", id, "request", l->name);
+    if (*l->end)
+        json_object_set_new(o, "end", json_string(l->end));
+    json_object_set_new(o, "events", events);
+    return o;
+}
+
+int mc_look_why(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    const char *id = json_string_value(json_array_get(args, 0));
+    struct mc_life_info *lives;
+    int n;
+
+    if (!id)
+        return mc_fail_param(err, MC_EARG, "id",
+                             "why takes a sequence's or a request's id");
+    if (!s->engine)
+        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    lives = malloc(LIVES_MAX * sizeof *lives);
+    if (!lives)
+        return mc_fail(err, MC_ENOMEM, "no memory for the list");
+    n = mc_engine_lives(s->engine, id, lives, LIVES_MAX);
+    *out = json_array();
+    for (int i = 0; i < n && i < LIVES_MAX; i++)
+        json_array_append_new(*out, life_of(&lives[i]));
+    free(lives);
+    if (n > 0)
+        return 0;
+    json_decref(*out);
+    *out = NULL;
+    return mc_fail_param(err, MC_ENOENT, "id",
+                         "no sequence or request '%.60s' lives or is among "
+                         "the last that ended",
+                         id);
+}
+
+/* ---- top --------------------------------------------------------------------------- */
+
+static json_t *lanes_of(struct mc_engine *e)
+{
+    struct mc_lane_info lanes[LANES_MAX];
+    int n = mc_engine_lanes(e, lanes, LANES_MAX);
+    json_t *out = json_array();
+
+    for (int i = 0; i < n && i < LANES_MAX; i++)
+        json_array_append_new(out, json_pack("{s:i, s:f, s:i, s:i, s:f, s:f, s:f}",
+                                             "lane", (int)lanes[i].id, "weight",
+                                             (double)lanes[i].weight, "running",
+                                             lanes[i].n_run, "waiting", lanes[i].n_wait,
+                                             "served", lanes[i].served, "prompt",
+                                             lanes[i].tok_in, "made", lanes[i].tok_out));
+    return out;
+}
+
+/* Another verb's answer; NULL when it has none. */
+static json_t *ask(struct mc_server *s, const char *verb)
+{
+    json_t *none = json_array(), *out = NULL;
+
+    mc_verb_run(s, verb, none, &out, NULL);
+    json_decref(none);
+    return out ? out : json_null();
+}
+
+int mc_look_top(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    struct mc_step_info step;
+    struct mc_engine *e = s->engine;
+    json_t *status;
+
+    (void)args;
+    if (!e)
+        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    mc_engine_step_info(e, &step);
+    status = ask(s, "status");
+    *out = json_pack(
+        "{s:f, s:O?, s:O?, s:O?, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:f, s:f}", "t",
+        mc_now(), "model", json_object_get(status, "model"), "state",
+        json_object_get(status, "state"), "generation",
+        json_object_get(status, "generation"), "prompt_tokens",
+        mc_engine_counter(e, MC_C_prompt_tokens_total), "made_tokens",
+        mc_engine_counter(e, MC_C_generation_tokens_total), "steps", step.steps,
+        "step_ms", step.dev_us / 1e3, "host_ms", step.host_us / 1e3, "rows_now",
+        step.rows, "tokens_now", step.tokens, "preemptions",
+        mc_engine_counter(e, MC_C_num_preemptions_total), "starved",
+        mc_engine_counter(e, MC_C_starved_total), "plan_fallbacks",
+        mc_engine_counter(e, MC_C_plan_fallback_total));
+    json_decref(status);
+    if (!*out)
+        return mc_fail(err, MC_ENOMEM, "no memory for the picture");
+    json_object_set_new(*out, "pages", ask(s, "kv"));
+    json_object_set_new(*out, "lanes", lanes_of(e));
+    json_object_set_new(*out, "seqs", ask(s, "seqs"));
+    return 0;
+}

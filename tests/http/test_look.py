@@ -1,0 +1,119 @@
+"""What an operator looks at: the table of verbs as socket methods, words and Lua functions; why a
+request waited; top."""
+import json
+import re
+import subprocess
+import threading
+import time
+
+from mascon import MASCON, Server, main
+
+server = None
+
+
+def run(*args, timeout=30):
+    p = subprocess.run([MASCON, args[0], "--socket", server.socket, *args[1:]],
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def ask(limit, name, **more):
+    return server.request("POST", "/v1/completions",
+                          {"prompt": "Once", "max_tokens": limit, "ignore_eos": True, **more},
+                          headers={"x-request-id": name})
+
+
+def each_verb_is_a_word_and_a_function():
+    out = subprocess.run([MASCON, "help"], stdout=subprocess.PIPE).stdout.decode()
+    words = re.findall(r"^  (\w+)", out.split("of a running server:")[1], re.M)
+    assert {"status", "seqs", "cancel", "drain", "set", "log", "reload", "rollback", "kv"} <= set(
+        words), words
+    for word in words + ["why", "top", "policy"]:
+        status, out, _ = run(word, "--help")
+        assert status == 0 and word in out, (word, out)
+    status, out = server.attach("""
+        local list = {}
+        for _, f in ipairs { mc.engine.status, mc.engine.stats, mc.engine.models, mc.seqs, mc.why,
+            mc.top, mc.cancel, mc.engine.drain, mc.engine.set, mc.log.level, mc.policy.reload,
+            mc.policy.rollback, mc.policy.list, mc.kv.stats } do list[#list + 1] = type(f) end
+        return #list .. " " .. list[1]""")
+    assert (status, out) == (0, "14 function\n"), out
+    for word in ("status", "stats", "kv", "seqs", "log", "top"):
+        status, out, err = run(word, "--json")
+        assert status == 0 and err == "", (word, err)
+        json.loads(out)
+    assert "did you mean 'status'" in run("statu")[2]
+
+
+def why_tells_a_requests_life():
+    assert ask(20, "told")[0] == 200
+    status, out, err = run("why", "told")
+    assert status == 0, err
+    lines = out.splitlines()
+    assert lines[0].endswith("told  ended: length"), out
+    for line, what in zip(lines[1:], ("queued", "prefill", "first token", "ended")):
+        assert what in line and "(generation " in line, out
+    life = json.loads(run("why", "--json", "told")[1])[0]
+    assert [e["what"] for e in life["events"]] == ["queued", "prefill", "first token", "ended"]
+    assert life["events"][0]["prompt"] >= 1 and life["events"][-1]["made"] == 20, life
+    status, out = server.attach("local l = mc.why('told'); return l[1].events[4].what")
+    assert (status, out) == (0, "ended\n")
+    status, _, err = run("why", "nobody")
+    assert status == 1 and "'nobody'" in err, err
+    assert run("why")[0] == 2
+
+
+def why_gives_the_plans_reasons():
+    with Server("--max-seqs", "2", "--kv-memory", "400K") as small:
+        def ask(name, n):
+            small.request("POST", "/v1/completions",
+                          {"prompt": "word " * n, "max_tokens": 100, "ignore_eos": True},
+                          headers={"x-request-id": name})
+        threads = [threading.Thread(target=ask, args=(f"r{i}", 100)) for i in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        reasons = {}
+        for i in range(6):
+            out = subprocess.run([MASCON, "why", "--socket", small.socket, "--json", f"r{i}"],
+                                 stdout=subprocess.PIPE).stdout
+            for e in json.loads(out)[0]["events"]:
+                assert e.get("skipped", 0) == sum(e.get("why", {}).values()), e
+                reasons.update(e.get("why", {}))
+        assert "no pages" in reasons or "as many run as may" in reasons, reasons
+
+
+def top_is_plain_without_a_terminal():
+    done = threading.Thread(target=ask, args=(1500, "busy"))
+    done.start()
+    time.sleep(0.3)
+    status, out, err = run("top", "--every", "0.3")
+    assert status == 0 and "\x1b" not in out, err
+    assert "tiny-llama: ok" in out and "busy" in out and "lane 0" in out, out
+    made = float(re.search(r"tokens/s +([\d.]+) made", out).group(1))
+    assert made > 0, out
+    v = json.loads(run("top", "--json", "--every", "0.1")[1])
+    assert v["pages"]["held"] > 0 and v["lanes"][0]["running"] == 1 and v["seqs"], v
+    run("cancel", "busy")
+    done.join()
+    assert run("top", "--every", "0")[0] == 1
+
+
+def log_levels_change_while_it_runs():
+    assert json.loads(run("log", "--json")[1])["all"] == "info"
+    assert run("log", "http", "debug")[0] == 0
+    ask(1, "logged")
+    until = time.monotonic() + 5
+    while "id=logged status=200" not in server.log() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert "id=logged status=200" in server.log()
+    assert json.loads(run("log", "--json")[1])["http"] == "debug"
+    assert run("log", "http", "info")[0] == 0 and run("log", "http", "loud")[0] == 1
+
+
+if __name__ == "__main__":
+    with Server() as server:
+        main([each_verb_is_a_word_and_a_function, why_tells_a_requests_life,
+              why_gives_the_plans_reasons, top_is_plain_without_a_terminal,
+              log_levels_change_while_it_runs])
