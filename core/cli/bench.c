@@ -1,102 +1,44 @@
-/* bench.c - `mascon bench [run] MODEL`: speed of a model through the engine.
+/* bench.c - `mascon bench [run|kv] ...`; run MODEL: speed of a model through the engine.
  *
  * Prefill of 512 tokens, decode of 64 alone and of 16 and 64 sequences at once, each with
  * the weight bytes that its steps read and the share of the memory roof that this machine
- * gave in the same run. The median of three. OWNS nothing after it returns. THREAD: main;
- * sinks are called on the engine's. */
-#include <pthread.h>
+ * gave in the same run. The median of three. OWNS nothing after it returns. THREAD: main.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <jansson.h>
 
-#include "core/base/clock.h"
-#include "core/base/log.h"
+#include "core/cli/bench.h"
+#include "core/cli/burst.h"
 #include "core/cli/cli.h"
 #include "core/cli/roof.h"
 #include "core/mc.h"
 
 enum { REPEAT = 3, PREFILL = 512, GEN = 64, MOST = 64 };
 
-/* Counts sequences that have ended. */
-struct finish_line {
-    pthread_mutex_t lock;
-    pthread_cond_t bell;
-    int n_ended, n_failed;
-    double t_first, t_end; /* earliest first token; latest end */
-};
-
-static void on_token(void *ctx, const struct mc_token *t)
-{
-    (void)ctx, (void)t;
-}
-
-static void on_end(void *ctx, const struct mc_end *e)
-{
-    struct finish_line *f = ctx;
-
-    pthread_mutex_lock(&f->lock);
-    f->n_ended++;
-    f->n_failed += e->finish != MC_FINISH_LENGTH;
-    if (f->t_first == 0 || (e->usage.t_first > 0 && e->usage.t_first < f->t_first))
-        f->t_first = e->usage.t_first;
-    f->t_end = e->usage.t_end > f->t_end ? e->usage.t_end : f->t_end;
-    pthread_cond_signal(&f->bell);
-    pthread_mutex_unlock(&f->lock);
-}
-
-/* Ordinary ids that differ from call to call, so that no prefix is found again. */
-static void fill_ids(int32_t *ids, int32_t n, int32_t vocab)
-{
-    static uint32_t seed = 1;
-
-    for (int32_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        ids[i] = (int32_t)((seed >> 8) % (uint32_t)vocab);
-    }
-}
-
 struct measured {
     double seconds, tokens_s, bytes_token;
 };
 
-/* n sequences of n_prompt tokens that generate n_gen each. */
+/* n sequences of n_prompt tokens that generate n_gen each; no prompt is like another, so
+ * that no prefix is found again. */
 static int run_once(struct mc_engine *e, int n, int32_t n_prompt, int32_t n_gen,
                     struct measured *out, struct mc_err *err)
 {
-    struct finish_line f = {.lock = PTHREAD_MUTEX_INITIALIZER,
-                            .bell = PTHREAD_COND_INITIALIZER};
-    double bytes = mc_engine_counter(e, MC_C_weight_bytes_read_total), t0 = mc_now();
-    int32_t ids[PREFILL], submitted = 0;
-    int rc = 0;
+    static uint32_t seed = 1;
+    const struct mc_burst b = {.n = n,
+                               .n_prompt = n_prompt,
+                               .n_gen = n_gen,
+                               .seed = seed++};
+    double bytes = mc_engine_counter(e, MC_C_weight_bytes_read_total);
+    struct mc_burst_took took;
+    int rc = mc_burst_run(e, &b, &took, err);
 
-    for (int i = 0; i < n && rc == 0; i++) {
-        struct mc_request r = {.ids = ids,
-                               .n_ids = n_prompt,
-                               .limit = n_gen,
-                               .n_top = -1,
-                               .ignore_eos = true,
-                               .want = {.top_p = 1,
-                                        .repetition_penalty = 1,
-                                        .ban = {-1, -1}},
-                               .name = "bench",
-                               .sink = {on_token, on_end, &f}};
-        struct mc_handle h;
-
-        fill_ids(ids, n_prompt, mc_tok_n(mc_engine_tok(e)));
-        rc = mc_engine_submit(e, &r, &h, err);
-        submitted += rc == 0;
-    }
-    pthread_mutex_lock(&f.lock);
-    while (f.n_ended < submitted)
-        pthread_cond_wait(&f.bell, &f.lock);
-    pthread_mutex_unlock(&f.lock);
-    if (rc == 0 && f.n_failed > 0)
-        rc = mc_fail(err, MC_EINTERNAL, "%d of %d sequences failed", f.n_failed, n);
     if (rc < 0)
         return rc;
-    out->seconds = n_gen > 1 ? f.t_end - f.t_first : f.t_end - t0;
+    out->seconds = n_gen > 1 ? took.decode : took.seconds;
     out->tokens_s = (n_gen > 1 ? (double)n * (n_gen - 1) : n_prompt) / out->seconds;
     out->bytes_token = (mc_engine_counter(e, MC_C_weight_bytes_read_total) - bytes) /
                        (n_gen > 1 ? (double)n * n_gen : n_prompt);
@@ -184,7 +126,7 @@ static int run(struct mc_engine *e, const struct mc_settings *s, bool json,
     return rc;
 }
 
-int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua)
+static int bench_run(int argc, char **argv, const struct mc_lua_half *lua)
 {
     bool json = false;
     const struct mc_flag flags[] = {
@@ -204,7 +146,7 @@ int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua)
     int rc = mc_args_parse(&a, argc, argv, lua);
 
     if (rc < 0 && a.n_pos == 2 && strcmp(a.pos[0], "run") != 0) {
-        fprintf(stderr, "mascon: bench: '%.40s' is none of: run\n", a.pos[0]);
+        fprintf(stderr, "mascon: bench: '%.40s' is none of: run, kv\n", a.pos[0]);
         rc = 2;
     }
     if (rc < 0 && a.n_pos == 1 && strcmp(a.pos[0], "run") == 0) {
@@ -226,4 +168,17 @@ int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua)
     mc_engine_close(e);
     mc_settings_free(&set);
     return rc;
+}
+
+int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua)
+{
+    static const struct {
+        const char *word;
+        mc_cmd_fn run;
+    } kinds[] = {{"kv", mc_bench_kv}};
+
+    for (size_t i = 0; argc > 1 && i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(argv[1], kinds[i].word) == 0)
+            return kinds[i].run(argc - 1, argv + 1, lua);
+    return bench_run(argc, argv, lua);
 }
