@@ -150,6 +150,29 @@ static int set_size(const struct mc_setting *row, const char *text, int64_t *out
     return 0;
 }
 
+/* "small=1G,large=60%": *out is their sum. */
+static int set_sizes(const struct mc_setting *row, const char *text, int64_t *out,
+                     const char *shown, struct mc_err *err)
+{
+    char copy[1024], *save = NULL, *pair, *eq;
+    int64_t one;
+    int rc = 0;
+
+    if (!strchr(text, '='))
+        return set_size(row, text, out, shown, err);
+    *out = 0;
+    snprintf(copy, sizeof copy, "%s", text);
+    for (pair = strtok_r(copy, ",", &save); pair && rc == 0; pair = strtok_r(NULL, ",", &save)) {
+        eq = strchr(pair, '=');
+        if (!eq || eq == pair)
+            return mc_fail_param(err, MC_EARG, row->key, "%s: '%.60s' is no MODEL=SIZE", shown,
+                                 pair);
+        rc = set_size(row, eq + 1, &one, shown, err);
+        *out += rc == 0 ? one : 0;
+    }
+    return rc;
+}
+
 static int set_word(const struct mc_setting *row, const char *text, const char *shown,
                     struct mc_err *err)
 {
@@ -219,6 +242,8 @@ int mc_settings_set(struct mc_settings *s, int id, const char *text,
         rc = set_int(row, text, field, shown, err);
     else if (row->kind == MC_SET_SIZE)
         rc = set_size(row, text, field, shown, err);
+    else if (row->kind == MC_SET_SIZES)
+        rc = set_sizes(row, text, field, shown, err);
     else if (row->kind == MC_SET_WORD)
         rc = set_word(row, text, shown, err);
     else if (row->kind == MC_SET_SWITCH || row->kind == MC_SET_TRUE)
@@ -227,6 +252,50 @@ int mc_settings_set(struct mc_settings *s, int id, const char *text,
         return rc;
     keep_text(s, id, text, from);
     return 0;
+}
+
+/* The i-th "name=size" of a setting's text; false past the last. */
+static bool share_at(const char *text, int i, char *name, size_t cap, const char **size)
+{
+    const char *eq, *p = text;
+
+    for (; i > 0 && p; i--) {
+        p = strchr(p, ',');
+        p = p ? p + 1 : NULL;
+    }
+    eq = p ? strchr(p, '=') : NULL;
+    if (!eq)
+        return false;
+    snprintf(name, cap, "%.*s", (int)(eq - p), p);
+    *size = eq + 1;
+    return true;
+}
+
+bool mc_settings_share_name(const struct mc_settings *s, int id, int i, char *name, size_t cap)
+{
+    const char *size;
+
+    return share_at(s->text[id], i, name, cap, &size);
+}
+
+int mc_settings_share(const struct mc_settings *s, int id, const char *model, int n,
+                      int64_t *out, struct mc_err *err)
+{
+    const struct mc_setting *row = &mc_setting_list[id];
+    char name[128], text[64];
+    const char *size;
+
+    *out = *(const int64_t *)((const char *)s + row->at) / n;
+    if (!strchr(s->text[id], '='))
+        return 0;
+    for (int i = 0; share_at(s->text[id], i, name, sizeof name, &size); i++) {
+        if (strcmp(name, model) != 0)
+            continue;
+        snprintf(text, sizeof text, "%.*s", (int)strcspn(size, ","), size);
+        return set_size(row, text, out, row->key, err);
+    }
+    return mc_fail_param(err, MC_EARG, row->key, "%s: '%s' gives '%.60s' no share", row->key,
+                         s->text[id], model);
 }
 
 /* ---- all of them ---------------------------------------------------------------------- */
@@ -301,7 +370,8 @@ int mc_settings_file(struct mc_settings *s, const json_t *table, struct mc_err *
                                  near ? "; did you mean '" : "", near ? near : "",
                                  near ? "'?" : "");
         if (json_is_array(v) || json_is_null(v) ||
-            (json_is_object(v) && mc_setting_list[id].kind != MC_SET_PAIRS))
+            (json_is_object(v) && mc_setting_list[id].kind != MC_SET_PAIRS &&
+             mc_setting_list[id].kind != MC_SET_SIZES))
             return mc_fail_param(err, MC_EARG, key, "%s: takes %s, not a table", key,
                                  mc_setting_list[id].limits);
         if (s->from[id] == MC_FROM_FLAG)
@@ -324,7 +394,7 @@ json_t *mc_settings_json(const struct mc_settings *s)
         const void *field = (const char *)s + row->at;
         json_t *v;
 
-        if (row->kind == MC_SET_INT || row->kind == MC_SET_SIZE)
+        if (row->kind == MC_SET_INT || row->kind == MC_SET_SIZE || row->kind == MC_SET_SIZES)
             v = json_integer(*(const int64_t *)field);
         else if (row->kind == MC_SET_SWITCH || row->kind == MC_SET_TRUE)
             v = json_boolean(*(const bool *)field);

@@ -13,8 +13,8 @@
 
 #include "core/base/err.h"
 
-enum mc_setting_kind { MC_SET_STR, MC_SET_INT, MC_SET_SIZE, MC_SET_WORD, MC_SET_SWITCH,
-                       MC_SET_TRUE, MC_SET_PAIRS };
+enum mc_setting_kind { MC_SET_STR, MC_SET_INT, MC_SET_SIZE, MC_SET_SIZES, MC_SET_WORD,
+                       MC_SET_SWITCH, MC_SET_TRUE, MC_SET_PAIRS };
 enum mc_setting_who { MC_FOR_SERVE = 1, MC_FOR_CHAT = 2, MC_FOR_EVAL = 4, MC_FOR_BENCH = 8,
                       MC_FOR_SOCK = 16 };
 enum mc_setting_from { MC_FROM_DEFAULT, MC_FROM_FILE, MC_FROM_FLAG };
@@ -26,14 +26,15 @@ enum mc_setting_id {
     MC_N_SETTING
 };
 
-/* STR, WORD and PAIRS are never NULL ("" when unset); INT and SIZE are int64, SWITCH and
- * TRUE bool. */
+/* STR, WORD and PAIRS are never NULL ("" when unset); INT, SIZE and SIZES (their sum) are int64,
+ * SWITCH and TRUE bool. */
 struct mc_settings {
 #define STR const char *
 #define WORD const char *
 #define PAIRS const char *
 #define INT int64_t
 #define SIZE int64_t
+#define SIZES int64_t
 #define SWITCH bool
 #define TRUE bool
 #define MC_SETTING(key, kind, ...) kind key;
@@ -44,6 +45,7 @@ struct mc_settings {
 #undef PAIRS
 #undef INT
 #undef SIZE
+#undef SIZES
 #undef SWITCH
 #undef TRUE
     char *text[MC_N_SETTING]; /* as typed; what STR, WORD and PAIRS point to */
@@ -73,6 +75,13 @@ int mc_setting_find(const char *key, const char **nearest);
 
 /* "512M", "44.9G" or "60%" of the whole, as bytes; false when text is no size. */
 bool mc_size_of(const char *text, double whole, double *out);
+
+/* The bytes of one of n models: its own share of a SIZES setting ("small=1G,large=6G"), else an
+ * even part. MC_EARG when there are shares and none is its. */
+int mc_settings_share(const struct mc_settings *s, int id, const char *model, int n,
+                      int64_t *out, struct mc_err *err);
+/* The i-th name that a SIZES setting gives a share, copied; false past the last. */
+bool mc_settings_share_name(const struct mc_settings *s, int id, int i, char *name, size_t cap);
 
 /* A mascon.lua that restores these settings; malloced. */
 char *mc_settings_dump(const struct mc_settings *s);

@@ -167,16 +167,16 @@ static void show_top(const json_t *v, const json_t *before, bool terminal)
 }
 
 /* Two looks make one picture. */
-static int watch(struct mc_client *c, double every, long count, bool json,
+static int watch(struct mc_client *c, const char *model, double every, long count, bool json,
                  struct mc_err *err)
 {
     bool terminal = isatty(STDOUT_FILENO) && !json;
     json_t *before = NULL, *now = NULL;
-    int rc = mc_client_call(c, "top", json_array(), &before, err);
+    int rc = mc_client_call(c, "top", json_pack("[s*]", model), &before, err);
 
     for (long i = 0; rc == 0 && !stop && (terminal || i < count); i++) {
         usleep((useconds_t)(every * 1e6));
-        rc = mc_client_call(c, "top", json_array(), &now, err);
+        rc = mc_client_call(c, "top", json_pack("[s*]", model), &now, err);
         if (rc < 0)
             break;
         fputs(terminal ? i == 0 ? "\x1b[2J\x1b[H" : "\x1b[H" : "", stdout);
@@ -204,8 +204,8 @@ int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua)
         {"every", "SECONDS", &every, "between two looks [1]"},
         {"n", "COUNT", &count, "pictures, when not on a terminal [1]"},
         {"json", NULL, &json, "each look as JSON"}, {0}};
-    struct mc_args a = {.word = "top", .usage = "[--every SECONDS]", .who = MC_FOR_SOCK,
-                        .flags = flags, .set = &set};
+    struct mc_args a = {.word = "top", .usage = "[MODEL] [--every SECONDS]",
+                        .who = MC_FOR_SOCK, .flags = flags, .max = 1, .set = &set};
     struct mc_client *c = NULL;
     struct mc_err err;
     int rc = mc_args_parse(&a, argc, argv, lua);
@@ -220,7 +220,7 @@ int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua)
         else
             rc = mc_client_open(set.socket, &c, &err);
         if (rc == 0)
-            rc = watch(c, s, strtol(count, NULL, 10), json, &err);
+            rc = watch(c, a.n_pos ? a.pos[0] : NULL, s, strtol(count, NULL, 10), json, &err);
         if (rc < 0)
             rc = mc_cli_fail(&err);
         mc_client_close(c);

@@ -46,16 +46,16 @@ struct mc_lua_half {
     int (*render_run)(struct mc_render *r, const json_t *input, bool asis, json_t **pieces,
                       struct mc_err *err);
     void (*render_close)(struct mc_render *r);
-    /* Loads the policies and builds the VMs; sets s->policies. The engine of s is open and
+    /* Loads the policies and builds the VMs; sets s->policies. The engines of s are open and
      * not started; s outlives the result. */
     int (*open)(struct mc_server *s, const struct mc_lua_opts *o, struct mc_lua **out,
                 struct mc_err *err);
-    /* What the engine asks; valid until close. */
-    struct mc_policy (*policy)(struct mc_lua *l);
+    /* What the i-th model's engine asks; valid until close. */
+    struct mc_policy (*policy)(struct mc_lua *l, int i);
     const struct mc_edge_ops *edge; /* its self is the struct mc_lua */
     /* Ends the handlers that stream nothing; nothing new begins. Before the pump closes. */
     void (*stop)(struct mc_lua *l);
-    /* After the HTTP server, the engine and the pump have stopped. */
+    /* After the HTTP server, the engines and the pumps have stopped. */
     void (*close)(struct mc_lua *l);
 };
 

@@ -28,7 +28,9 @@
 #include "core/cli/serve.h"
 #include "core/cli/service.h"
 #include "core/engine/record.h"
+#include "core/serve/admin.h"
 #include "core/serve/rpc.h"
+#include "core/serve/proxies.h"
 #include "core/serve/server.h"
 
 enum { SHARED_BYTES = 16 << 20, TICK_MS = 100, FAIL_GRACE_S = 1, ACCEPTED_S = 1 };
@@ -36,11 +38,12 @@ enum { SHARED_BYTES = 16 << 20, TICK_MS = 100, FAIL_GRACE_S = 1, ACCEPTED_S = 1 
 struct serve {
     struct mc_settings set;
     const struct mc_lua_half *half;
-    const char *path; /* the model */
+    const char *path[MC_SERVED_MAX]; /* of each model */
     char host[256];
-    struct mc_policy policy;
+    struct mc_policy policy[MC_SERVED_MAX];
     struct mc_server server;
     struct mc_keys *keys;
+    struct mc_proxies *proxies;
     struct mc_rpc *rpc;
     struct mc_lua *lua;
     struct mc_recorder *rec; /* with --record */
@@ -69,23 +72,22 @@ static void wake(struct serve *s)
 static size_t on_metrics(void *self, char *buf, size_t cap)
 {
     struct mc_server *m = &((struct serve *)self)->server;
+    struct mc_metrics_model models[MC_SERVED_MAX];
+    const struct mc_metrics_source src = {.metrics = m->metrics, .http = m->http,
+                                          .models = models, .n_model = m->n_model,
+                                          .version = MC_VERSION};
 
-    const struct mc_metrics_source src = {
-        .metrics = m->metrics, .engine = atomic_load(&m->ready) ? m->engine : NULL,
-        .http = m->http, .model_name = m->model, .version = MC_VERSION};
-
+    for (int i = 0; i < m->n_model; i++)
+        models[i] = (struct mc_metrics_model){
+            atomic_load(&m->ready) ? m->model[i].engine : NULL, m->model[i].id};
     return mc_metrics_render(&src, buf, cap);
 }
 
 static int on_health(void *self)
 {
     struct mc_server *m = &((struct serve *)self)->server;
-    struct mc_engine_status st;
 
-    if (!atomic_load(&m->ready))
-        return 0;
-    mc_engine_status(m->engine, &st);
-    return st.failed ? st.fail.code : 0;
+    return atomic_load(&m->ready) ? mc_models_failed(m, NULL) : 0;
 }
 
 static int on_ready(void *self, struct mc_err *err)
@@ -108,6 +110,17 @@ static void on_drain(void *self, double seconds)
     wake(s);
 }
 
+static int set_weights(struct serve *s, const struct mc_settings *c, struct mc_err *err)
+{
+    int rc = 0;
+
+    if (!atomic_load(&s->server.ready))
+        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    for (int i = 0; i < s->server.n_model && rc == 0; i++)
+        rc = mc_serve_weights(c, s->server.model[i].engine, s->keys, err);
+    return rc;
+}
+
 /* The live settings are read where they are used, but for the weights. */
 static int on_set(void *self, const char *key, const char *value, struct mc_err *err)
 {
@@ -128,8 +141,7 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
     if (rc == 0 && id == MC_SETTING_drain)
         s->set.drain = copy.drain;
     else if (rc == 0 && (id == MC_SETTING_lane_weight || id == MC_SETTING_tenant_weight))
-        rc = s->server.engine ? mc_serve_weights(&copy, s->server.engine, s->keys, err)
-                              : mc_fail(err, MC_ELOADING, "the model is still loading");
+        rc = set_weights(s, &copy, err);
     else if (rc == 0)
         rc = mc_cli_logs(&copy, err);
     mc_settings_free(&copy);
@@ -144,7 +156,7 @@ static int begin_record(struct serve *s, struct mc_err *err)
                                        s->set.record_tokens};
     int rc = mc_recorder_open(&o, &s->rec, err);
 
-    return rc < 0 ? rc : mc_engine_record(s->server.engine, s->rec, err);
+    return rc < 0 ? rc : mc_engine_record(s->server.model[0].engine, s->rec, err);
 }
 
 static int load(struct serve *s, struct mc_err *err)
@@ -153,28 +165,17 @@ static int load(struct serve *s, struct mc_err *err)
     const struct mc_lua_opts lo = {.policies = *c->policies ? c->policies : NULL,
                                    .watch = c->watch, .edge_vms = (int)c->edge_vms};
     struct mc_server *m = &s->server;
-    struct mc_engine_status st;
-    int rc = mc_cli_engine(c, s->path, &m->engine, err);
+    int rc = mc_models_open(m, c, s->path, s->keys, err);
 
-    if (rc == 0)
-        rc = mc_serve_weights(c, m->engine, s->keys, err);
     if (rc == 0 && *c->record)
         rc = begin_record(s, err);
     if (rc == 0)
-        rc = mc_pump_open(mc_engine_tok(m->engine), &m->pump, err);
-    if (rc == 0)
-        rc = mc_tokpool_open(mc_engine_tok(m->engine), 2, &m->tokpool, err);
-    if (rc == 0) {
-        mc_engine_status(m->engine, &st);
-        mc_tokpool_limit(m->tokpool, st.max_context);
-    }
-    if (rc == 0)
         rc = s->half->open(m, &lo, &s->lua, err);
-    if (rc < 0)
-        return rc;
-    s->policy = s->half->policy(s->lua);
-    mc_engine_set_policy(m->engine, &s->policy);
-    rc = mc_engine_start(m->engine, err);
+    for (int i = 0; i < m->n_model && rc == 0; i++) {
+        s->policy[i] = s->half->policy(s->lua, i);
+        mc_engine_set_policy(m->model[i].engine, &s->policy[i]);
+        rc = mc_engine_start(m->model[i].engine, err);
+    }
     if (rc == 0)
         mc_http_set_edge(m->http, s->half->edge, s->lua);
     return rc < 0 ? rc : mc_http_accept(m->http, err);
@@ -198,16 +199,13 @@ static void show(struct serve *s)
     struct mc_engine_status st;
     const char *host = *s->host ? s->host : "127.0.0.1";
 
-    mc_engine_status(m->engine, &st);
-    printf("mascon %s\n"
-           "  model     %s (%s, %.1f MB, %s)\n"
-           "  KV        %d tokens, %s; context %d\n"
-           "  policies  generation %u%s%s\n"
+    mc_engine_status(m->model[0].engine, &st);
+    printf("mascon %s\n", MC_VERSION);
+    mc_models_show(m);
+    printf("  policies  generation %u%s%s\n"
            "  URL       http://%s:%u\n"
            "  try       curl -s http://%s:%u/v1/completions -H 'content-type: "
            "application/json' -d '{\"prompt\": \"Once upon\", \"max_tokens\": 16}'\n",
-           MC_VERSION, m->model, mc_engine_config(m->engine)->family,
-           (double)st.weight_bytes / 1e6, st.backend, st.kv_tokens, st.kv, st.max_context,
            st.generation, *s->set.policies ? " from " : " (built in)", s->set.policies, host,
            mc_http_port(m->http), host, mc_http_port(m->http));
     fflush(stdout);
@@ -252,7 +250,8 @@ static int listen_all(struct serve *s, struct mc_err *err)
 {
     struct mc_server *m = &s->server;
     struct mc_http_opts o = {.host = s->host, .metrics = on_metrics, .health = on_health,
-                             .ready = on_ready, .self = s, .given = mc_notify_socket()};
+                             .ready = on_ready, .self = s, .given = mc_notify_socket(),
+                             .cors = s->set.cors, .access_log = s->set.access_log};
     int rc = read_listen(s, &o.port, err);
 
     if (!*s->host)
@@ -260,6 +259,9 @@ static int listen_all(struct serve *s, struct mc_err *err)
     if (rc == 0 && *s->set.api_key_file)
         rc = mc_keys_open(s->set.api_key_file, &s->keys, err);
     m->keys = s->keys;
+    if (rc == 0 && *s->set.trusted_proxies)
+        rc = mc_proxies_open(s->set.trusted_proxies, &s->proxies, err);
+    o.proxies = s->proxies;
     if (rc == 0)
         rc = mc_metrics_open(&m->metrics, err);
     if (rc == 0)
@@ -302,8 +304,7 @@ static int on_signal(struct serve *s)
         json_t *out = NULL;
         struct mc_err err;
 
-        if (s->server.policies && s->server.policies->reload(s->server.policies_self, &out,
-                                                             &err) < 0)
+        if (s->server.policies && mc_verb_run(&s->server, "reload", NULL, &out, &err) < 0)
             mc_error("lua", "reload: %s", err.text);
         json_decref(out);
         return 0;
@@ -328,7 +329,7 @@ static int on_wake(struct serve *s, struct mc_err *err)
             return err->code;
         }
         show(s);
-        mc_service_ready(&s->service, s->server.model, mc_http_port(s->server.http));
+        mc_service_ready(&s->service, s->server.model[0].id, mc_http_port(s->server.http));
     }
     if (atomic_exchange(&s->drain_asked, false)) {
         if (s->booting)
@@ -340,17 +341,13 @@ static int on_wake(struct serve *s, struct mc_err *err)
 
 static int on_tick(struct serve *s, struct mc_err *err)
 {
-    struct mc_engine_status st;
-
     if (s->booting)
         return 0;
-    mc_engine_status(s->server.engine, &st);
-    if (st.failed) {
-        *err = st.fail;
+    if (mc_models_failed(&s->server, err) < 0) {
         sleep(FAIL_GRACE_S); /* clients get their errors, probes see it */
         return err->code;
     }
-    mc_service_tick(&s->service, s->server.engine);
+    mc_service_tick(&s->service, &s->server);
     return s->ends > 0 && mc_now() >= s->not_before &&
            (mc_http_open_requests(s->server.http) == 0 || mc_now() > s->ends);
 }
@@ -398,18 +395,23 @@ static void close_all(struct serve *s)
     mc_rpc_close(s->rpc);
     if (s->lua)
         s->half->stop(s->lua);
-    mc_pump_close(m->pump);
+    for (int i = 0; i < m->n_model; i++)
+        mc_pump_close(m->model[i].pump);
     let_answers_out(m->http);
     mc_http_close(m->http);
-    if (m->engine)
-        mc_engine_stop(m->engine);
+    for (int i = 0; i < m->n_model; i++)
+        if (m->model[i].engine)
+            mc_engine_stop(m->model[i].engine);
     if (s->lua)
         s->half->close(s->lua);
-    mc_tokpool_close(m->tokpool);
-    mc_engine_close(m->engine);
+    for (int i = 0; i < m->n_model; i++) {
+        mc_tokpool_close(m->model[i].tokpool);
+        mc_engine_close(m->model[i].engine);
+    }
     mc_recorder_close(s->rec);
     mc_shared_close(m->shared);
     mc_metrics_close(m->metrics);
+    mc_proxies_close(s->proxies);
     mc_keys_close(s->keys);
     json_decref(m->config);
     if (*s->set.port_file)
@@ -417,28 +419,6 @@ static void close_all(struct serve *s)
 }
 
 /* ---- the command ----------------------------------------------------------------------- */
-
-/* NAME=PATH, else the path's basename. */
-void mc_model_name(const char *arg, const char *given, char *name, size_t cap,
-                   const char **path)
-{
-    const char *eq = strchr(arg, '='), *slash = strchr(arg, '/'), *base;
-    size_t n;
-
-    *path = arg;
-    if (eq && eq > arg && (!slash || eq < slash)) {
-        *path = eq + 1;
-        snprintf(name, cap, "%.*s", (int)(eq - arg), arg);
-    } else {
-        for (n = strlen(arg); n > 1 && arg[n - 1] == '/'; n--)
-            ;
-        for (base = arg + n; base > arg && base[-1] != '/'; base--)
-            ;
-        snprintf(name, cap, "%.*s", (int)(arg + n - base), base);
-    }
-    if (given && *given)
-        snprintf(name, cap, "%s", given);
-}
 
 static int block_signals(struct serve *s, struct mc_err *err)
 {
@@ -459,8 +439,8 @@ static int block_signals(struct serve *s, struct mc_err *err)
 int mc_cmd_serve(int argc, char **argv, const struct mc_lua_half *lua)
 {
     static struct serve s;
-    struct mc_args a = {.word = "serve", .usage = "MODEL [flags]", .who = MC_FOR_SERVE,
-                        .min = 1, .max = 1, .set = &s.set};
+    struct mc_args a = {.word = "serve", .usage = "MODEL... [flags]",
+                        .who = MC_FOR_SERVE, .min = 1, .max = MC_SERVED_MAX, .set = &s.set};
     struct mc_err err = {0};
     int rc = mc_args_parse(&a, argc, argv, lua);
 
@@ -469,13 +449,14 @@ int mc_cmd_serve(int argc, char **argv, const struct mc_lua_half *lua)
     s.half = lua;
     mc_crash_install(MC_VERSION);
     mc_service_begin(&s.service);
-    mc_model_name(a.pos[0], s.set.name, s.server.model, sizeof s.server.model, &s.path);
     s.server.started = (double)time(NULL);
     s.server.config = mc_settings_json(&s.set);
     s.server.drain = on_drain;
     s.server.set = on_set;
     s.server.self = &s;
-    rc = mc_cli_logs(&s.set, &err);
+    rc = mc_models_name(&s.server, &s.set, a.pos, a.n_pos, s.path, &err);
+    if (rc == 0)
+        rc = mc_cli_logs(&s.set, &err);
     if (rc == 0)
         rc = block_signals(&s, &err);
     mc_http_raise_nofile();

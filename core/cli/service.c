@@ -27,16 +27,21 @@ void mc_service_stopping(void)
     mc_notify("STOPPING=1\nSTATUS=finishing open requests\n");
 }
 
-void mc_service_tick(struct mc_service *s, struct mc_engine *e)
+void mc_service_tick(struct mc_service *s, const struct mc_server *m)
 {
-    uint64_t turns = mc_engine_turns(e);
     double now = mc_now();
+    bool all = true;
 
     if (s->every <= 0 || now - s->fed < s->every)
         return;
     s->fed = now;
-    if (turns != s->turns)
+    for (int i = 0; i < m->n_model; i++) {
+        uint64_t turns = mc_engine_turns(m->model[i].engine);
+
+        all &= turns != s->turns[i];
+        s->turns[i] = turns;
+        mc_engine_wake(m->model[i].engine);
+    }
+    if (all)
         mc_notify("WATCHDOG=1");
-    s->turns = turns;
-    mc_engine_wake(e);
 }

@@ -1,22 +1,22 @@
 /* service.h - this process as a service: what it tells its manager (systemd), and a
- * watchdog that the engine's loop feeds. OWNS nothing of the engine. THREAD: main. */
+ * watchdog that the engines' loops feed. OWNS nothing of them. THREAD: main. */
 #ifndef MC_CLI_SERVICE_H
 #define MC_CLI_SERVICE_H
 
-#include "core/mc.h"
+#include "core/serve/server.h"
 
 struct mc_service {
     double every, fed; /* seconds between two looks, 0: no watchdog; time of the last */
-    uint64_t turns;    /* of the engine, then */
+    uint64_t turns[MC_SERVED_MAX]; /* of each engine, then */
 };
 
 void mc_service_begin(struct mc_service *s);
 /* model: the id that clients use. */
 void mc_service_ready(struct mc_service *s, const char *model, uint16_t port);
 void mc_service_stopping(void);
-/* Often: tells the manager that all is well when the engine's loop went round since the
- * last time, and wakes it so that an idle one does. An engine that hangs is not vouched
+/* Often: tells the manager that all is well when each engine's loop went round since the
+ * last time, and wakes them so that idle ones do. An engine that hangs is not vouched
  * for. */
-void mc_service_tick(struct mc_service *s, struct mc_engine *e);
+void mc_service_tick(struct mc_service *s, const struct mc_server *m);
 
 #endif

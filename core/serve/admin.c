@@ -1,6 +1,7 @@
 /* admin.c - the verbs. OWNS nothing. THREAD: any. */
 #include "core/serve/admin.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,13 +16,33 @@ static const char *text_arg(const json_t *args, size_t i)
     return json_string_value(json_array_get(args, i));
 }
 
-static const char *state_of(const struct mc_server *s, const struct mc_engine_status *st)
+/* ---- models ---------------------------------------------------------------------------- */
+
+/* The model that argument i names, the first when it is absent. */
+static int model_arg(const struct mc_server *s, const json_t *args, size_t i,
+                     const struct mc_served **out, struct mc_err *err)
 {
-    return !s->engine                       ? "loading"
-           : st->failed                     ? "failed"
-           : atomic_load(&s->draining)      ? "draining"
-           : !atomic_load(&s->ready)        ? "loading"
-                                            : "ok";
+    const char *name = text_arg(args, i);
+
+    *out = mc_served_find(s, name);
+    if (!*out)
+        return mc_fail_param(err, MC_EMODEL, "model", "there is no model '%.80s' here", name);
+    return (*out)->engine ? 0 : mc_fail(err, MC_ELOADING, "the model is still loading");
+}
+
+static const char *state_of(const struct mc_server *s)
+{
+    struct mc_engine_status st = {0};
+    bool failed = false, loading = !atomic_load(&s->ready);
+
+    for (int i = 0; i < s->n_model; i++) {
+        if (s->model[i].engine)
+            mc_engine_status(s->model[i].engine, &st);
+        failed |= st.failed;
+        loading |= !s->model[i].engine;
+    }
+    return failed ? "failed" : atomic_load(&s->draining) ? "draining" : loading ? "loading"
+                                                                                 : "ok";
 }
 
 /* Why the policies that serve are not those on disk, if so. */
@@ -36,27 +57,69 @@ static void put_policy_error(const struct mc_server *s, json_t *status)
     json_decref(list);
 }
 
-static int v_status(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+static json_t *status_of(const struct mc_served *m)
 {
     struct mc_engine_status st = {0};
+    json_t *row;
 
-    (void)args;
-    if (s->engine)
-        mc_engine_status(s->engine, &st);
-    *out = json_pack(
-        "{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:i}", "state",
-        state_of(s, &st), "model", s->model, "backend", st.backend, "kv", st.kv,
-        "weight_bytes", (json_int_t)st.weight_bytes, "waiting", st.n_waiting, "running",
-        st.n_running, "paused", st.n_paused, "max_seqs", st.max_seqs, "max_context",
-        st.max_context, "kv_tokens", st.kv_tokens, "steps", st.steps, "generation",
-        (int)st.generation);
-    if (*out && st.failed)
-        json_object_set_new(*out, "error", json_string(st.fail.text));
-    if (*out)
-        put_policy_error(s, *out);
-    return *out ? 0 : mc_fail(err, MC_ENOMEM, "no memory for the status");
+    if (m->engine)
+        mc_engine_status(m->engine, &st);
+    row = json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:i}", "model",
+                    m->id, "backend", st.backend, "kv", st.kv, "weight_bytes",
+                    (json_int_t)st.weight_bytes, "waiting", st.n_waiting, "running",
+                    st.n_running, "paused", st.n_paused, "max_seqs", st.max_seqs,
+                    "max_context", st.max_context, "kv_tokens", st.kv_tokens, "steps", st.steps,
+                    "generation", (int)st.generation);
+    if (row && st.failed)
+        json_object_set_new(row, "error", json_string(st.fail.text));
+    return row;
 }
 
+/* Of several models: their names and sums, and each in a row. */
+static json_t *status_of_all(const struct mc_server *s)
+{
+    static const char *const sums[] = {"waiting", "running", "paused", "weight_bytes"};
+    json_t *rows = json_array(), *all = json_pack("{s:o}", "models", rows);
+    char names[MC_SERVED_MAX * 130] = "";
+    size_t n = 0;
+
+    for (int i = 0; i < s->n_model; i++) {
+        json_array_append_new(rows, status_of(&s->model[i]));
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
+                              s->model[i].id);
+    }
+    json_object_set_new(all, "model", json_string(names));
+    for (size_t k = 0; k < sizeof sums / sizeof *sums; k++) {
+        json_int_t sum = 0;
+
+        for (int i = 0; i < s->n_model; i++)
+            sum += json_integer_value(json_object_get(json_array_get(rows, (size_t)i),
+                                                      sums[k]));
+        json_object_set_new(all, sums[k], json_integer(sum));
+    }
+    json_object_set(all, "generation",
+                    json_object_get(json_array_get(rows, 0), "generation"));
+    return all;
+}
+
+static int v_status(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    const struct mc_served *m = mc_served_find(s, text_arg(args, 0));
+    json_t *row;
+
+    if (!m)
+        return model_arg(s, args, 0, &m, err);
+    row = s->n_model > 1 && !text_arg(args, 0) ? status_of_all(s) : status_of(m);
+    *out = json_pack("{s:s}", "state", state_of(s));
+    if (!*out || !row)
+        return mc_fail(err, MC_ENOMEM, "no memory for the status");
+    json_object_update(*out, row);
+    json_decref(row);
+    put_policy_error(s, *out);
+    return 0;
+}
+
+/* Of one model, or of all together. */
 static int v_stats(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     static const char *const names[] = {
@@ -64,15 +127,21 @@ static int v_stats(struct mc_server *s, const json_t *args, json_t **out, struct
         MC_COUNTERS(X)
 #undef X
     };
-    int i;
+    const struct mc_served *m;
+    bool all = !text_arg(args, 0);
+    int rc = model_arg(s, args, 0, &m, err);
 
-    (void)args;
-    if (!s->engine)
-        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    if (rc < 0)
+        return rc;
     *out = json_object();
-    for (i = 0; i < MC_N_COUNTER; i++)
-        json_object_set_new(*out, names[i],
-                            json_real(mc_engine_counter(s->engine, (enum mc_counter)i)));
+    for (int c = 0; c < MC_N_COUNTER; c++) {
+        double v = all ? 0 : mc_engine_counter(m->engine, (enum mc_counter)c);
+
+        for (int i = 0; all && i < s->n_model; i++)
+            if (s->model[i].engine)
+                v += mc_engine_counter(s->model[i].engine, (enum mc_counter)c);
+        json_object_set_new(*out, names[c], json_real(v));
+    }
     return 0;
 }
 
@@ -82,27 +151,49 @@ static int v_models(struct mc_server *s, const json_t *args, json_t **out, struc
     struct mc_engine_status st;
 
     (void)args;
-    if (!s->engine)
-        return mc_fail(err, MC_ELOADING, "the model is still loading");
-    mc_engine_status(s->engine, &st);
-    *out = json_pack("[{s:s, s:I, s:i, s:s, s:i}]", "id", s->model, "created",
-                     (json_int_t)s->started, "max_context", st.max_context, "family",
-                     mc_engine_config(s->engine)->family, "max_tokens_default",
-                     mc_limit_default(s->engine, limit ? json_integer_value(limit) : -1));
+    *out = json_array();
+    for (int i = 0; i < s->n_model; i++) {
+        const struct mc_served *m = &s->model[i];
+
+        if (!m->engine)
+            return mc_fail(err, MC_ELOADING, "the model is still loading");
+        mc_engine_status(m->engine, &st);
+        json_array_append_new(
+            *out, json_pack("{s:s, s:I, s:i, s:s, s:i}", "id", m->id, "created",
+                            (json_int_t)s->started, "max_context", st.max_context, "family",
+                            mc_engine_config(m->engine)->family, "max_tokens_default",
+                            mc_limit_default(m->engine,
+                                             limit ? json_integer_value(limit) : -1)));
+    }
     return 0;
 }
 
-static int v_kv(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+static json_t *pages_of(const struct mc_served *m)
 {
     struct mc_engine_status st;
 
-    (void)args;
-    if (!s->engine)
-        return mc_fail(err, MC_ELOADING, "the model is still loading");
-    mc_engine_status(s->engine, &st);
-    *out = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "total", st.p_total, "free", st.p_free,
-                     "held", st.p_held, "cached", st.p_cached, "pending", st.p_pending,
-                     "page_tokens", MC_PAGE);
+    mc_engine_status(m->engine, &st);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "model", m->id, "total", st.p_total,
+                     "free", st.p_free, "held", st.p_held, "cached", st.p_cached, "pending",
+                     st.p_pending, "page_tokens", MC_PAGE);
+}
+
+/* Of one model, or a row for each. */
+static int v_kv(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    const struct mc_served *m;
+    int rc = model_arg(s, args, 0, &m, err);
+
+    if (rc < 0)
+        return rc;
+    if (s->n_model == 1 || text_arg(args, 0)) {
+        *out = pages_of(m);
+        return 0;
+    }
+    *out = json_array();
+    for (int i = 0; i < s->n_model; i++)
+        if (s->model[i].engine)
+            json_array_append_new(*out, pages_of(&s->model[i]));
     return 0;
 }
 
@@ -111,57 +202,92 @@ static int v_kv(struct mc_server *s, const json_t *args, json_t **out, struct mc
 static const char *const state_names[] = {"", "waiting", "prefill", "decode", "paused",
                                           "done"};
 
-static int v_seqs(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+static json_t *seq_row(const struct mc_server *s, const struct mc_served *m,
+                       const struct mc_seq_info *r)
+{
+    char id[MC_SEQ_ID];
+
+    mc_seq_id(s, m, r->h, id);
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:s, s:i, s:i, s:f}", "id", id, "request",
+                     r->name, "model", m->id, "state", state_names[r->state], "lane",
+                     (int)r->lane, "tenant", mc_keys_tenant(s->keys, r->tenant), "n_prompt",
+                     r->n_prompt, "n_gen", r->n_gen, "age", r->age);
+}
+
+/* Calls fn for each live sequence of each model. */
+static int each_seq(struct mc_server *s, void (*fn)(void *ctx, const struct mc_served *m,
+                                                    const struct mc_seq_info *r),
+                    void *ctx, struct mc_err *err)
 {
     struct mc_seq_info *rows = malloc(SEQS_MAX * sizeof *rows);
-    char id[32];
-    int n, i;
 
-    (void)args;
     if (!rows)
         return mc_fail(err, MC_ENOMEM, "no memory for the list");
-    *out = json_array();
-    n = s->engine ? mc_engine_seqs(s->engine, rows, SEQS_MAX) : 0;
-    for (i = 0; i < n && i < SEQS_MAX; i++) {
-        const struct mc_seq_info *r = &rows[i];
+    for (int i = 0; i < s->n_model; i++) {
+        struct mc_engine *e = s->model[i].engine;
+        int n = e ? mc_engine_seqs(e, rows, SEQS_MAX) : 0;
 
-        snprintf(id, sizeof id, "%u.%u", r->h.seq, r->h.gen);
-        json_array_append_new(
-            *out, json_pack("{s:s, s:s, s:s, s:i, s:s, s:i, s:i, s:f}", "id", id, "request",
-                            r->name, "state", state_names[r->state], "lane", (int)r->lane,
-                            "tenant", mc_keys_tenant(s->keys, r->tenant), "n_prompt",
-                            r->n_prompt, "n_gen", r->n_gen, "age", r->age));
+        for (int k = 0; k < n && k < SEQS_MAX; k++)
+            fn(ctx, &s->model[i], &rows[k]);
     }
     free(rows);
     return 0;
 }
 
-/* By "seq.gen" or by the request's id: all of its sequences. */
+struct listing {
+    struct mc_server *s;
+    json_t *rows;
+};
+
+static void add_row(void *ctx, const struct mc_served *m, const struct mc_seq_info *r)
+{
+    struct listing *l = ctx;
+
+    json_array_append_new(l->rows, seq_row(l->s, m, r));
+}
+
+static int v_seqs(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+{
+    struct listing l = {s, json_array()};
+
+    (void)args;
+    *out = l.rows;
+    return each_seq(s, add_row, &l, err);
+}
+
+struct ending {
+    struct mc_server *s;
+    const char *id, *why;
+    int found;
+};
+
+static void end_if_named(void *ctx, const struct mc_served *m, const struct mc_seq_info *r)
+{
+    struct ending *e = ctx;
+    char mine[MC_SEQ_ID];
+
+    mc_seq_id(e->s, m, r->h, mine);
+    if (strcmp(mine, e->id) != 0 && strcmp(r->name, e->id) != 0)
+        return;
+    mc_engine_cancel(m->engine, r->h, e->why ? e->why : "cancelled by an operator");
+    e->found++;
+}
+
+/* By a sequence's id or by the request's: all of its sequences. */
 static int v_cancel(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
-    const char *id = text_arg(args, 0), *why = text_arg(args, 1);
-    struct mc_seq_info *rows;
-    char mine[32];
-    int n, i, found = 0;
+    struct ending e = {s, text_arg(args, 0), text_arg(args, 1), 0};
+    int rc;
 
-    if (!id)
+    if (!e.id)
         return mc_fail_param(err, MC_EARG, "id", "cancel takes a sequence's or a request's id");
-    rows = malloc(SEQS_MAX * sizeof *rows);
-    if (!rows)
-        return mc_fail(err, MC_ENOMEM, "no memory for the list");
-    n = s->engine ? mc_engine_seqs(s->engine, rows, SEQS_MAX) : 0;
-    for (i = 0; i < n && i < SEQS_MAX; i++) {
-        snprintf(mine, sizeof mine, "%u.%u", rows[i].h.seq, rows[i].h.gen);
-        if (strcmp(mine, id) != 0 && strcmp(rows[i].name, id) != 0)
-            continue;
-        mc_engine_cancel(s->engine, rows[i].h, why ? why : "cancelled by an operator");
-        found++;
-    }
-    free(rows);
-    if (!found)
+    rc = each_seq(s, end_if_named, &e, err);
+    if (rc < 0)
+        return rc;
+    if (!e.found)
         return mc_fail_param(err, MC_ENOENT, "id", "no sequence or request '%.60s' is alive",
-                             id);
-    *out = json_pack("{s:i}", "cancelled", found);
+                             e.id);
+    *out = json_pack("{s:i}", "cancelled", e.found);
     return 0;
 }
 
@@ -247,6 +373,8 @@ static int v_reload(struct mc_server *s, const json_t *args, json_t **out, struc
     int rc = need_policies(s, err);
 
     (void)args;
+    if (rc == 0 && s->keys)
+        rc = mc_keys_reload(s->keys, err);
     return rc < 0 ? rc : s->policies->reload(s->policies_self, out, err);
 }
 
@@ -299,21 +427,21 @@ static int v_config(struct mc_server *s, const json_t *args, json_t **out, struc
 #define WORD MC_VERB_WORD
 #define REPL MC_VERB_REPL
 const struct mc_verb mc_verbs[] = {
-    {"status", "", "state, model and load", "engine.status", WORD, v_status},
-    {"stats", "", "counters since the start", "engine.stats", WORD, v_stats},
+    {"status", "[MODEL]", "state, model and load", "engine.status", WORD, v_status},
+    {"stats", "[MODEL]", "counters since the start", "engine.stats", WORD, v_stats},
     {"models", "", "what is served", "engine.models", 0, v_models},
-    {"kv", "", "KV pages", "kv.stats", WORD, v_kv},
+    {"kv", "[MODEL]", "KV pages", "kv.stats", WORD, v_kv},
     {"seqs", "", "live sequences", "seqs", WORD, v_seqs},
     {"why", "ID", "a request's life: what came when, and why it waited", "why", WORD,
      mc_look_why},
-    {"top", "", "sequences, lanes, pages and steps at a glance", "top", WORD | REPL,
+    {"top", "[MODEL]", "sequences, lanes, pages and steps at a glance", "top", WORD | REPL,
      mc_look_top},
     {"cancel", "ID [WHY]", "end a sequence or all of a request", "cancel", WORD, v_cancel},
     {"drain", "[SECONDS]", "finish open requests, then end the server", "engine.drain",
      WORD | REPL, v_drain},
     {"set", "KEY VALUE", "change a live setting", "engine.set", WORD | REPL, v_set},
     {"log", "[UNIT] [LEVEL]", "change a log level; alone: the levels", "log.level", WORD, v_log},
-    {"reload", "", "load the policies again", "policy.reload", WORD | REPL, v_reload},
+    {"reload", "", "load the policies and API keys again", "policy.reload", WORD | REPL, v_reload},
     {"rollback", "", "go back to the policies before", "policy.rollback", WORD | REPL,
      v_rollback},
     {"policy.list", "", "what runs", "policy.list", REPL, v_list},

@@ -159,7 +159,7 @@ static void serve(struct mc_http *h, struct mc_req *r)
     r->phase = MC_REQ_SERVED;
     r->t_served = mc_http_now();
     mc_conn_phase(r->conn, MC_CONN_BUSY, 0);
-    if (serve_here(h, r))
+    if (mc_cors_preflight(r) || serve_here(h, r))
         return;
     if (ops && (h->o.given > 0 || !atomic_load(&h->draining))) {
         hand_over(h, r, ops);
@@ -221,6 +221,7 @@ static void pace_body(struct mc_http *h, struct mc_req *r)
 
 static enum MHD_Result refuse(struct mc_req *r, const struct mc_err *e)
 {
+    r->status = mc_code_http(e->code);
     mc_conn_refuse(r->conn, r->id, e);
     return MHD_NO; /* closes the connection */
 }
@@ -260,6 +261,18 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
     return rc < 0 ? refuse(r, &e) : MHD_YES;
 }
 
+/* The path as it came, without its query, which may be private. */
+static void log_access(const struct mc_req *r, bool whole)
+{
+    double ms = r->t_served > 0 ? 1e3 * (mc_http_now() - r->t_served) : 0;
+
+    mc_log_at(r->http->o.access_log ? MC_LOG_INFO : MC_LOG_DEBUG, "access",
+              "ip=%s method=%s path=%.*s status=%d bytes=%llu ms=%.1f id=%s%s%s%s", r->ip,
+              r->method, (int)strcspn(r->uri, "?"), r->uri, r->status,
+              (unsigned long long)r->n_sent, ms, r->id, *r->tenant ? " tenant=" : "", r->tenant,
+              whole ? "" : " cut");
+}
+
 static void on_completed(void *ctx, struct MHD_Connection *c, void **con,
                          enum MHD_RequestTerminationCode how)
 {
@@ -285,8 +298,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **con,
         MHD_destroy_response(resp);
     if (!whole)
         mc_req_gone(r);
-    mc_debug("http", "%s %s id=%s status=%d%s", r->method, r->target.path, r->id, r->status,
-             whole ? "" : " cut");
+    log_access(r, whole);
     mc_req_unref(r);
 }
 

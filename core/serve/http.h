@@ -18,6 +18,7 @@
 
 struct mc_http;
 struct mc_req;
+struct mc_proxies;
 
 struct mc_edge_ops {
     /* HTTP thread; must not block. The edge owns one reference until mc_req_done. A
@@ -40,6 +41,9 @@ struct mc_http_opts {
     /* Whole header; between two reads of a body, which also has to keep up 1 KiB/s; between
      * requests, and a client that does not read. 0: 30, 30 and 75. */
     int header_timeout_s, body_timeout_s, idle_timeout_s;
+    const char *cors; /* origins whose pages may read answers, "*": all; NULL or "": none */
+    const struct mc_proxies *proxies; /* whose X-Forwarded-For is believed; NULL: nobody's */
+    bool access_log; /* a line of unit "access" for each request */
     const struct mc_edge_ops *edge; /* may be set later: until then 503 loading */
     void *edge_self;
     /* Writes the body of /metrics; returns bytes, or more than cap when it does not fit. */
@@ -48,7 +52,7 @@ struct mc_http_opts {
     int (*health)(void *self);
     /* 0 when ready, else the code and text for the 503. */
     int (*ready)(void *self, struct mc_err *err);
-    void *self;
+    void *self; /* cors and proxies are borrowed until close */
 };
 
 /* Raises RLIMIT_NOFILE's soft limit to the hard one; returns the limit. Call it once at
@@ -77,6 +81,9 @@ const char *mc_req_query(const struct mc_req *r, const char *key);  /* NULL: abs
 const char *mc_req_header(const struct mc_req *r, const char *key); /* case-insensitive */
 const char *mc_req_body(const struct mc_req *r, size_t *n);
 const char *mc_req_id(const struct mc_req *r); /* x-request-id, the client's or ours */
+const char *mc_req_ip(const struct mc_req *r); /* the client's address */
+/* Whose key it came with, for the access log; by the edge, in `request`. */
+void mc_req_set_tenant(struct mc_req *r, const char *name);
 bool mc_req_is_gone(const struct mc_req *r);
 void mc_req_each_query(const struct mc_req *r, void (*fn)(void *, const char *, const char *),
                        void *ctx);

@@ -17,6 +17,7 @@
 #include "core/serve/http.h"
 #include "core/serve/http_parse.h"
 #include "core/serve/json_out.h"
+#include "core/serve/proxies.h"
 
 /* ---- connections (conn.c) -------------------------------------------------------------- */
 
@@ -58,6 +59,8 @@ struct mc_req {
     struct mc_conn *conn;
     char *uri; /* raw, as received */
     char method[32], id[64];
+    char ip[MC_IP_TEXT]; /* the client's, as far as the proxies before us can be believed */
+    char tenant[64];     /* for the access log */
     struct mc_target target;
     char *mem; /* what header points into */
     struct mc_pair *header;
@@ -78,6 +81,7 @@ struct mc_req {
     bool gone; /* nothing more can reach the client */
     bool started, ended, broken; /* of the response; broken: cut it off */
     int status;
+    uint64_t n_sent; /* bytes of the body */
     struct MHD_Response *resp; /* to be queued */
     struct mc_pair *res_header;
     int n_res_header;
@@ -105,6 +109,11 @@ void mc_req_gone(struct mc_req *r);
 enum MHD_Result mc_res_step(struct mc_req *r, struct MHD_Connection *c);
 /* Resumes the connection if it waits; lock held. */
 void mc_res_wake(struct mc_req *r);
+
+/* ---- other origins (cors.c) ------------------------------------------------------------ */
+
+bool mc_cors_preflight(struct mc_req *r); /* true: answered */
+void mc_cors_headers(const struct mc_req *r, struct MHD_Response *resp);
 
 /* ---- the server (http.c) --------------------------------------------------------------- */
 

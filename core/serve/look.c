@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/clock.h"
 #include "core/serve/admin.h"
@@ -44,10 +45,11 @@ static void put_reasons(json_t *o, const struct mc_life_info *l, int32_t i)
     json_decref(why);
 }
 
-static json_t *life_of(const struct mc_life_info *l)
+static json_t *life_of(const struct mc_server *s, const struct mc_served *m,
+                       const struct mc_life_info *l)
 {
     json_t *events = json_array(), *o;
-    char id[32];
+    char id[MC_SEQ_ID];
 
     for (int32_t i = 0; i < l->n_event; i++) {
         const struct mc_life_event *ev = &l->event[i];
@@ -60,7 +62,7 @@ static json_t *life_of(const struct mc_life_info *l)
         put_reasons(o, l, i);
         json_array_append_new(events, o);
     }
-    snprintf(id, sizeof id, "%u.%u", l->h.seq, l->h.gen);
+    mc_seq_id(s, m, l->h, id);
     o = json_pack("{s:s, s:s}", "id", id, "request", l->name);
     if (*l->end)
         json_object_set_new(o, "end", json_string(l->end));
@@ -68,26 +70,36 @@ static json_t *life_of(const struct mc_life_info *l)
     return o;
 }
 
+/* Of one model's engine, to which a sequence's id without the model's name means something. */
+static void add_lives(const struct mc_server *s, const struct mc_served *m, const char *id,
+                      struct mc_life_info *lives, json_t *out)
+{
+    size_t name = strlen(m->id);
+    bool its = strncmp(id, m->id, name) == 0 && id[name] == '/';
+    int n = mc_engine_lives(m->engine, its ? id + name + 1 : id, lives, LIVES_MAX);
+
+    for (int i = 0; i < n && i < LIVES_MAX; i++)
+        json_array_append_new(out, life_of(s, m, &lives[i]));
+}
+
 int mc_look_why(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     const char *id = json_string_value(json_array_get(args, 0));
     struct mc_life_info *lives;
-    int n;
 
     if (!id)
         return mc_fail_param(err, MC_EARG, "id",
                              "why takes a sequence's or a request's id");
-    if (!s->engine)
+    if (!atomic_load(&s->ready))
         return mc_fail(err, MC_ELOADING, "the model is still loading");
     lives = malloc(LIVES_MAX * sizeof *lives);
     if (!lives)
         return mc_fail(err, MC_ENOMEM, "no memory for the list");
-    n = mc_engine_lives(s->engine, id, lives, LIVES_MAX);
     *out = json_array();
-    for (int i = 0; i < n && i < LIVES_MAX; i++)
-        json_array_append_new(*out, life_of(&lives[i]));
+    for (int i = 0; i < s->n_model; i++)
+        add_lives(s, &s->model[i], id, lives, *out);
     free(lives);
-    if (n > 0)
+    if (json_array_size(*out) > 0)
         return 0;
     json_decref(*out);
     *out = NULL;
@@ -116,26 +128,31 @@ static json_t *lanes_of(struct mc_engine *e)
 }
 
 /* Another verb's answer; NULL when it has none. */
-static json_t *ask(struct mc_server *s, const char *verb)
+static json_t *ask(struct mc_server *s, const char *verb, const char *model)
 {
-    json_t *none = json_array(), *out = NULL;
+    json_t *args = json_array(), *out = NULL;
 
-    mc_verb_run(s, verb, none, &out, NULL);
-    json_decref(none);
+    if (model)
+        json_array_append_new(args, json_string(model));
+    mc_verb_run(s, verb, args, &out, NULL);
+    json_decref(args);
     return out ? out : json_null();
 }
 
 int mc_look_top(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     struct mc_step_info step;
-    struct mc_engine *e = s->engine;
+    const char *name = json_string_value(json_array_get(args, 0));
+    const struct mc_served *m = mc_served_find(s, name);
+    struct mc_engine *e = m ? m->engine : NULL;
     json_t *status;
 
-    (void)args;
+    if (!m)
+        return mc_fail_param(err, MC_EMODEL, "model", "there is no model '%.80s' here", name);
     if (!e)
         return mc_fail(err, MC_ELOADING, "the model is still loading");
     mc_engine_step_info(e, &step);
-    status = ask(s, "status");
+    status = ask(s, "status", m->id);
     *out = json_pack(
         "{s:f, s:O?, s:O?, s:O?, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f, s:f, s:f}", "t",
         mc_now(), "model", json_object_get(status, "model"), "state",
@@ -151,8 +168,8 @@ int mc_look_top(struct mc_server *s, const json_t *args, json_t **out, struct mc
     json_decref(status);
     if (!*out)
         return mc_fail(err, MC_ENOMEM, "no memory for the picture");
-    json_object_set_new(*out, "pages", ask(s, "kv"));
+    json_object_set_new(*out, "pages", ask(s, "kv", m->id));
     json_object_set_new(*out, "lanes", lanes_of(e));
-    json_object_set_new(*out, "seqs", ask(s, "seqs"));
+    json_object_set_new(*out, "seqs", ask(s, "seqs", NULL));
     return 0;
 }

@@ -48,11 +48,19 @@ int mc_metrics_add(struct mc_metrics *m, int id, const char *const *values, doub
 int mc_metrics_set(struct mc_metrics *m, int id, const char *const *values, double v);
 int mc_metrics_observe(struct mc_metrics *m, int id, const char *const *values, double v);
 
+struct mc_metrics_model {
+    struct mc_engine *engine; /* NULL while the model loads */
+    const char *name;
+};
+
+enum { MC_METRICS_MODELS = 16 };
+
 struct mc_metrics_source {
-    struct mc_metrics *metrics; /* each may be NULL */
-    struct mc_engine *engine;   /* NULL while a model loads */
+    struct mc_metrics *metrics; /* may be NULL, as http may */
     const struct mc_http *http;
-    const char *model_name, *version;
+    const struct mc_metrics_model *models;
+    int n_model;
+    const char *version;
 };
 /* Writes the exposition; returns its length, or more than cap when it does not fit (then
  * nothing useful is in buf). */

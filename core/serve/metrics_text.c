@@ -1,6 +1,7 @@
 /* metrics_text.c - the Prometheus exposition (text format 0.0.4).
  *
- * Owns nothing. THREAD: any; a scrape reads atomics and takes mc_engine_status's lock once.
+ * Owns nothing. THREAD: any; a scrape reads atomics and takes mc_engine_status's lock
+ * once an engine.
  * Three scrapes a second are usual: nothing is allocated, and a page takes under a
  * millisecond.
  *
@@ -18,7 +19,10 @@
 struct text {
     char *p;
     size_t n, cap; /* n goes on counting past cap */
-    char labels[512]; /* {model_name="...",engine="0" */
+    int n_engine;  /* those that run; of each: */
+    struct mc_engine *engine[MC_METRICS_MODELS];
+    struct mc_engine_status status[MC_METRICS_MODELS];
+    char labels[MC_METRICS_MODELS][320]; /* {model_name="...",engine="0" */
 };
 
 static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -68,23 +72,39 @@ static void head(struct text *t, const char *name, const char *type, const char 
 
 /* ---- the engine's ---------------------------------------------------------------------- */
 
-/* The labels that all have, escaped once. */
-static void engine_labels(struct text *t, const char *model)
+/* The labels that all samples of model i have, escaped once. */
+static void engine_labels(char *labels, size_t cap, const char *model, int i)
 {
-    struct text l = {.p = t->labels, .cap = sizeof t->labels - 16};
+    const size_t tail = sizeof "\",engine=\"00\"";
+    struct text *l = &(struct text){.p = labels, .cap = cap - tail};
 
-    put(&l, "{model_name=\"");
-    put_escaped(&l, model, true);
-    if (l.n > l.cap - 8) /* an absurd name: none is better than half an escape */
-        l.n = strlen("{model_name=\"");
-    l.cap = sizeof t->labels;
-    put(&l, "\",engine=\"0\"");
+    put(l, "{model_name=\"");
+    put_escaped(l, model, true);
+    if (l->n >= l->cap) /* an absurd name: none is better than half an escape */
+        l->n = strlen("{model_name=\"");
+    l->cap = cap;
+    put(l, "\",engine=\"%d\"", i);
 }
 
-/* With one more label unless key is NULL. */
-static void sample(struct text *t, const char *name, const char *key, const char *value, double v)
+static void take_engines(struct text *t, const struct mc_metrics_source *src)
 {
-    put(t, PREFIX "%s%s", name, t->labels);
+    for (int i = 0; i < src->n_model && i < MC_METRICS_MODELS; i++) {
+        int k = t->n_engine;
+
+        if (!src->models[i].engine)
+            continue;
+        t->engine[k] = src->models[i].engine;
+        mc_engine_status(t->engine[k], &t->status[k]);
+        engine_labels(t->labels[k], sizeof t->labels[k], src->models[i].name, i);
+        t->n_engine++;
+    }
+}
+
+/* Of engine i; with one more label unless key is NULL. */
+static void sample(struct text *t, int i, const char *name, const char *key,
+                   const char *value, double v)
+{
+    put(t, PREFIX "%s%s", name, t->labels[i]);
     if (key)
         put(t, ",%s=\"%s\"", key, value);
     put(t, "} ");
@@ -110,25 +130,31 @@ static void sample(struct text *t, const char *name, const char *key, const char
     X(policy_generation, "number of the policy generation that serves", s->generation)         \
     X(engine_failed, "1 after a fatal error", s->failed)
 
-static void rank_gauges(struct text *t, const struct mc_engine_status *s)
+static void rank_gauges(struct text *t)
 {
     head(t, PREFIX "rank_weight_bytes", "gauge", "bytes of the weights that a rank holds");
-    for (int32_t i = 0; i < s->n_rank; i++) {
-        char rank[4];
+    for (int i = 0; i < t->n_engine; i++)
+        for (int32_t k = 0; k < t->status[i].n_rank; k++) {
+            char rank[4];
 
-        snprintf(rank, sizeof rank, "%d", i % MC_MAX_RANKS);
-        sample(t, "rank_weight_bytes", "rank", rank, (double)s->rank_weight_bytes[i]);
-    }
+            snprintf(rank, sizeof rank, "%d", k % MC_MAX_RANKS);
+            sample(t, i, "rank_weight_bytes", "rank", rank,
+                   (double)t->status[i].rank_weight_bytes[k]);
+        }
 }
 
-static void gauges(struct text *t, const struct mc_engine_status *s)
+static void gauges(struct text *t)
 {
-#define X(name, help, value)                  \
-    head(t, PREFIX #name, "gauge", help);     \
-    sample(t, #name, NULL, NULL, (double)(value));
+#define X(name, help, value)                                \
+    head(t, PREFIX #name, "gauge", help);                   \
+    for (int i = 0; i < t->n_engine; i++) {                 \
+        const struct mc_engine_status *s = &t->status[i];   \
+                                                            \
+        sample(t, i, #name, NULL, NULL, (double)(value));   \
+    }
     GAUGES(X)
 #undef X
-    rank_gauges(t, s);
+    rank_gauges(t);
 }
 
 /* How a request ended is a label, in vLLM's words. */
@@ -141,7 +167,7 @@ static const char *finished_reason(enum mc_counter c)
                                              : NULL;
 }
 
-static void counters(struct text *t, const struct mc_engine *e)
+static void counters(struct text *t)
 {
     static const char *const name[] = {
 #define X(name, help) #name,
@@ -160,41 +186,47 @@ static void counters(struct text *t, const struct mc_engine *e)
             continue;
         snprintf(full, sizeof full, PREFIX "%s", name[c]);
         head(t, full, "counter", help[c]);
-        sample(t, name[c], NULL, NULL, mc_engine_counter(e, (enum mc_counter)c));
+        for (int i = 0; i < t->n_engine; i++)
+            sample(t, i, name[c], NULL, NULL,
+                   mc_engine_counter(t->engine[i], (enum mc_counter)c));
     }
     head(t, PREFIX "request_success_total", "counter", "requests that ended, by how");
-    for (int c = 0; c < MC_N_COUNTER; c++)
-        if (finished_reason((enum mc_counter)c))
-            sample(t, "request_success_total", "finished_reason",
-                   finished_reason((enum mc_counter)c), mc_engine_counter(e, (enum mc_counter)c));
+    for (int i = 0; i < t->n_engine; i++)
+        for (int c = 0; c < MC_N_COUNTER; c++)
+            if (finished_reason((enum mc_counter)c))
+                sample(t, i, "request_success_total", "finished_reason",
+                       finished_reason((enum mc_counter)c),
+                       mc_engine_counter(t->engine[i], (enum mc_counter)c));
 }
 
-static void histogram(struct text *t, const char *name, const struct mc_histogram *h)
+static void histogram(struct text *t, int i, const char *name, const struct mc_histogram *h)
 {
     char bucket[80], le[40];
     double below = 0;
 
     snprintf(bucket, sizeof bucket, "%s_bucket", name);
-    for (int i = 0; i < MC_N_BUCKET; i++) {
-        below += h->count[i];
-        if (i < MC_N_BUCKET - 1)
-            snprintf(le, sizeof le, "%.15g", mc_bucket_le[i]);
-        sample(t, bucket, "le", i < MC_N_BUCKET - 1 ? le : "+Inf", below);
+    for (int k = 0; k < MC_N_BUCKET; k++) {
+        below += h->count[k];
+        if (k < MC_N_BUCKET - 1)
+            snprintf(le, sizeof le, "%.15g", mc_bucket_le[k]);
+        sample(t, i, bucket, "le", k < MC_N_BUCKET - 1 ? le : "+Inf", below);
     }
     snprintf(bucket, sizeof bucket, "%s_sum", name);
-    sample(t, bucket, NULL, NULL, h->sum);
+    sample(t, i, bucket, NULL, NULL, h->sum);
     snprintf(bucket, sizeof bucket, "%s_count", name);
-    sample(t, bucket, NULL, NULL, below);
+    sample(t, i, bucket, NULL, NULL, below);
 }
 
-static void histograms(struct text *t, const struct mc_engine *e)
+static void histograms(struct text *t)
 {
     struct mc_histogram h;
 
-#define X(name, help)                             \
-    head(t, PREFIX #name, "histogram", help);     \
-    mc_engine_histogram(e, MC_H_##name, &h);      \
-    histogram(t, #name, &h);
+#define X(name, help)                                       \
+    head(t, PREFIX #name, "histogram", help);               \
+    for (int i = 0; i < t->n_engine; i++) {                 \
+        mc_engine_histogram(t->engine[i], MC_H_##name, &h); \
+        histogram(t, i, #name, &h);                         \
+    }
     MC_HISTOGRAMS(X)
 #undef X
 }
@@ -295,23 +327,20 @@ static void build_info(struct text *t, const struct mc_metrics_source *src, cons
 
 size_t mc_metrics_render(const struct mc_metrics_source *src, char *buf, size_t cap)
 {
-    struct text t = {.p = buf, .cap = cap};
-    struct mc_engine_status s = {0};
+    struct text *t = &(struct text){.p = buf, .cap = cap};
 
-    engine_labels(&t, src->model_name ? src->model_name : "");
-    if (src->engine)
-        mc_engine_status(src->engine, &s);
-    build_info(&t, src, s.backend);
+    take_engines(t, src);
+    build_info(t, src, t->status[0].backend);
     if (src->http) {
-        head(&t, PREFIX "http_requests_open", "gauge", "HTTP requests without their end");
-        put(&t, PREFIX "http_requests_open %d\n", mc_http_open_requests(src->http));
+        head(t, PREFIX "http_requests_open", "gauge", "HTTP requests without their end");
+        put(t, PREFIX "http_requests_open %d\n", mc_http_open_requests(src->http));
     }
-    if (src->engine) {
-        gauges(&t, &s);
-        counters(&t, src->engine);
-        histograms(&t, src->engine);
+    if (t->n_engine > 0) {
+        gauges(t);
+        counters(t);
+        histograms(t);
     }
     if (src->metrics)
-        declared(&t, src->metrics);
-    return t.n < cap ? t.n : t.n + 1; /* vsnprintf's NUL needs a byte of its own */
+        declared(t, src->metrics);
+    return t->n < cap ? t->n : t->n + 1; /* vsnprintf's NUL needs a byte of its own */
 }

@@ -202,6 +202,20 @@ static int copy_fields(struct mc_req *r, struct MHD_Connection *c, const char *m
     return 0;
 }
 
+/* From whom it comes: the socket's other end, or who the proxies there speak for. */
+static void find_client(struct mc_req *r, struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *i =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    struct in6_addr ip = mc_ip_of(i ? i->client_addr : NULL);
+    bool goes_on = true;
+
+    for (int k = r->n_header - 1; k >= 0 && goes_on; k--)
+        if (strcasecmp(r->header[k].key, "x-forwarded-for") == 0)
+            goes_on = mc_proxies_follow(r->http->o.proxies, r->header[k].value, &ip);
+    mc_ip_text(&ip, r->ip);
+}
+
 /* All is copied before the first complaint, which shall carry the client's id. */
 int mc_req_header_in(struct mc_req *r, struct MHD_Connection *c, const char *method,
                      const char *version, size_t max_body, struct mc_err *err)
@@ -214,6 +228,7 @@ int mc_req_header_in(struct mc_req *r, struct MHD_Connection *c, const char *met
     if (rc == 0)
         rc = mc_fields_check(r->header, r->n_header, version, &r->n_declared, err);
     trim_values(r);
+    find_client(r, c);
     id = mc_req_header(r, "x-request-id");
     if (id && mc_is_request_id(id, sizeof r->id - 1))
         snprintf(r->id, sizeof r->id, "%s", id);
@@ -275,6 +290,16 @@ const char *mc_req_body(const struct mc_req *r, size_t *n)
 {
     *n = r->body.n;
     return r->body.p ? r->body.p : "";
+}
+
+const char *mc_req_ip(const struct mc_req *r)
+{
+    return r->ip;
+}
+
+void mc_req_set_tenant(struct mc_req *r, const char *name)
+{
+    snprintf(r->tenant, sizeof r->tenant, "%s", name);
 }
 
 const char *mc_req_id(const struct mc_req *r)

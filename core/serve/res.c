@@ -61,6 +61,7 @@ static ssize_t read_stream(void *ctx, uint64_t pos, char *buf, size_t max)
         n = (ssize_t)(unread(r) < max ? unread(r) : max);
         memcpy(buf, r->out.p + r->out_from, (size_t)n);
         r->out_from += (size_t)n;
+        r->n_sent += (uint64_t)n;
         if (r->out_from == r->out.n)
             r->out_from = r->out.n = 0;
     } else if (r->ended) {
@@ -177,6 +178,7 @@ static void add_headers(struct mc_req *r, struct MHD_Response *resp, const char 
         MHD_add_response_header(resp, r->res_header[i].key, r->res_header[i].value);
     if (!header_of(r, "x-request-id"))
         MHD_add_response_header(resp, "x-request-id", r->id);
+    mc_cors_headers(r, resp);
     if (atomic_load(&r->http->draining))
         MHD_add_response_header(resp, "Connection", "close");
 }
@@ -213,8 +215,10 @@ int mc_res_send(struct mc_req *r, int status, const char *type, const void *body
                    MHD_create_response_from_buffer(n, (void *)(uintptr_t)body,
                                                    MHD_RESPMEM_MUST_COPY),
                    status, type);
-    if (rc == 0)
+    if (rc == 0) {
         r->ended = true;
+        r->n_sent = n;
+    }
     pthread_mutex_unlock(&r->lock);
     return rc;
 }

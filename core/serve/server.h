@@ -55,20 +55,28 @@ struct mc_repl_ops {
     void (*close)(struct mc_repl *r); /* interrupts; done is not called any more */
 };
 
-struct mc_server {
-    struct mc_engine *engine;
+/* A model: an engine of its own, and what speaks its tokens. */
+struct mc_served {
+    char id[128]; /* that clients use */
+    struct mc_engine *engine; /* NULL while it loads */
     struct mc_pump *pump;
+    struct mc_tokpool *tokpool;
+};
+
+enum { MC_SERVED_MAX = 16 };
+
+struct mc_server {
+    struct mc_served model[MC_SERVED_MAX]; /* the first is whom who names none gets */
+    int n_model;
     struct mc_http *http;
     struct mc_metrics *metrics;
-    struct mc_tokpool *tokpool;
     struct mc_shared *shared;
-    const struct mc_keys *keys; /* NULL: nobody is asked for one */
+    struct mc_keys *keys; /* NULL: nobody is asked for one */
     const struct mc_policy_admin *policies; /* NULL: none */
     void *policies_self;
     const struct mc_repl_ops *repl; /* set before `ready` */
     void *repl_self;
     json_t *config; /* every setting by key */
-    char model[128]; /* the id that clients use */
     double started;  /* Unix seconds */
     atomic_bool ready, draining;
     /* Asks the process to drain and end within so many seconds; any thread. */
@@ -77,5 +85,13 @@ struct mc_server {
     int (*set)(void *self, const char *key, const char *value, struct mc_err *err);
     void *self;
 };
+
+/* The model with this id; of NULL and "default" the first; else NULL. */
+const struct mc_served *mc_served_find(const struct mc_server *s, const char *id);
+
+/* A sequence's name for people and verbs: "3.1", of one of several models "NAME/3.1". */
+enum { MC_SEQ_ID = 160 };
+void mc_seq_id(const struct mc_server *s, const struct mc_served *m, struct mc_handle h,
+               char id[MC_SEQ_ID]);
 
 #endif

@@ -53,15 +53,20 @@ int mc_bind_fail(lua_State *L, const struct mc_err *err)
     return 2;
 }
 
-bool mc_bind_no_model(lua_State *L)
+const struct mc_served *mc_bind_model(lua_State *L, int idx)
 {
+    const char *name = luaL_optstring(L, idx, NULL);
+    const struct mc_served *m = mc_served_find(mc_tvm_of(L)->server, name);
     struct mc_err err;
 
-    if (mc_tvm_of(L)->server->engine)
-        return false;
-    mc_fail(&err, MC_ELOADING, "no model is loaded here: these files are only tried");
+    if (m && m->engine)
+        return m;
+    if (m)
+        mc_fail(&err, MC_ELOADING, "no model is loaded here: these files are only tried");
+    else
+        mc_fail_param(&err, MC_EMODEL, "model", "The model '%.80s' does not exist", name);
     mc_bind_fail(L, &err);
-    return true;
+    return NULL;
 }
 
 int mc_bind_code(const char *api)

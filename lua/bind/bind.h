@@ -16,9 +16,10 @@
 
 /* Pushes a new table of these functions. */
 void mc_bind_table(lua_State *L, const luaL_Reg *fns);
-/* Whether there is no model here (files are tried on their own); then nil and an error were
- * pushed. */
-bool mc_bind_no_model(lua_State *L);
+/* The model that the string at idx names, the first for nil; NULL when there is none (files
+ * are tried on their own, or the name is wrong): then nil and an error were pushed. */
+struct mc_served;
+const struct mc_served *mc_bind_model(lua_State *L, int idx);
 /* Pushes nil and the error; returns 2. */
 int mc_bind_fail(lua_State *L, const struct mc_err *err);
 void mc_bind_push_err(lua_State *L, const struct mc_err *err);

@@ -53,9 +53,10 @@ static void push_verbs(lua_State *L)
     }
 }
 
-/* template() -> the model's chat template or nil; its BOS and EOS tokens' texts */
+/* template([model]) -> its chat template or nil; its BOS and EOS tokens' texts. nil, error */
 static int l_template(lua_State *L)
 {
+    const struct mc_served *m;
     const struct mc_tok *tok;
     int32_t ids[2];
     const char *s;
@@ -63,9 +64,10 @@ static int l_template(lua_State *L)
     bool special;
     int i;
 
-    if (mc_bind_no_model(L))
-        return 0;
-    tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
+    m = mc_bind_model(L, 1);
+    if (!m)
+        return 2;
+    tok = mc_engine_tok(m->engine);
     ids[0] = mc_tok_bos(tok);
     ids[1] = mc_tok_eos(tok);
     s = mc_tok_chat_template(tok, &n);

@@ -14,6 +14,7 @@
 #include "lua/bind/bind.h"
 #include "lua/bind/data.h"
 #include "lua/bind/engine.h"
+#include "lua/bind/files.h"
 #include "lua/bind/http.h"
 #include "lua/bind/ids.h"
 #include "lua/bind/json.h"
@@ -35,12 +36,17 @@ static void *registry_pointer(lua_State *L, const char *key)
     return p;
 }
 
+struct mc_generation *mc_bind_generation(lua_State *L)
+{
+    return registry_pointer(L, &GENERATION_KEY);
+}
+
 /* ---- files ---------------------------------------------------------------------------- */
 
 /* load(name) -> function that runs the file, its name in messages; nil: there is none */
 static int l_load(lua_State *L)
 {
-    struct mc_generation *g = registry_pointer(L, &GENERATION_KEY);
+    struct mc_generation *g = mc_bind_generation(L);
     const struct mc_source *src;
     struct mc_err err;
 
@@ -167,8 +173,12 @@ static void push_server(lua_State *L)
     const struct mc_server *s = mc_tvm_of(L)->server;
 
     lua_createtable(L, 0, 2);
-    lua_pushstring(L, s->model);
-    lua_setfield(L, -2, "model");
+    lua_createtable(L, s->n_model, 0);
+    for (int i = 0; i < s->n_model; i++) {
+        lua_pushstring(L, s->model[i].id);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "models");
     lua_pushnumber(L, s->started);
     lua_setfield(L, -2, "started");
 }
@@ -183,7 +193,7 @@ void mc_bind_host(lua_State *L, struct mc_generation *g)
     static const luaL_Reg fns[] = {
         {"load", l_load},     {"now", l_now},     {"time", l_time},
         {"unique", l_unique}, {"error", l_error}, {"freeze", l_freeze},
-        {"compile", l_compile}, {"embedded", l_embedded}, {"out", l_out},
+        {"compile", l_compile}, {"file", mc_bind_file}, {"embedded", l_embedded}, {"out", l_out},
         {NULL, NULL},
     };
 

@@ -5,6 +5,7 @@
 #include "lua/bind/http.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,7 @@ void mc_http_push(lua_State *L, struct mc_edge_req *r)
     set_text(L, "method", mc_req_method(r->req));
     set_text(L, "path", mc_req_path(r->req));
     set_text(L, "id", mc_req_id(r->req));
+    set_text(L, "ip", mc_req_ip(r->req));
     set_text(L, "tenant", mc_keys_tenant(s->keys, r->tenant));
     lua_pushinteger(L, (lua_Integer)r->tenant);
     lua_setfield(L, -2, "tenant_id");
@@ -188,6 +190,13 @@ static int l_header(lua_State *L)
     return result(L, mc_res_header(r->req, key, value));
 }
 
+/* asked(res, name) -> the request's header, or nil */
+static int l_asked(lua_State *L)
+{
+    lua_pushstring(L, mc_req_header(mc_http_check(L, 1)->req, luaL_checkstring(L, 2)));
+    return 1;
+}
+
 /* begin(res, status, type): an event stream when the type says so */
 static int l_begin(lua_State *L)
 {
@@ -249,8 +258,12 @@ static void set_retry_after(lua_State *L, struct mc_edge_req *r)
     lua_pushliteral(L, "retry_after");
     lua_rawget(L, 2);
     if (lua_type(L, -1) == LUA_TNUMBER) {
-        snprintf(text, sizeof text, "%.3g", lua_tonumber(L, -1));
+        double after = lua_tonumber(L, -1);
+
+        snprintf(text, sizeof text, "%.0f", ceil(after));
         mc_res_header(r->req, "retry-after", text);
+        snprintf(text, sizeof text, "%.0f", ceil(after * 1e3));
+        mc_res_header(r->req, "retry-after-ms", text);
     }
     lua_pop(L, 1);
 }
@@ -303,7 +316,7 @@ void mc_bind_http(lua_State *L)
     static const luaL_Reg fns[] = {
         {"body", l_body},       {"json", l_json},
         {"send", l_send},       {"header", l_header},
-        {"begin", l_begin},     {"write", l_write},
+        {"asked", l_asked},     {"begin", l_begin},     {"write", l_write},
         {"started", l_started}, {"fail", l_fail},
         {"enter", l_enter},     {"finish", l_finish},   {"stream", mc_http_stream},
         {"streamed", mc_http_streamed}, {NULL, NULL},

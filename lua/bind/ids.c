@@ -153,12 +153,13 @@ static int read_parts(lua_State *L, int idx, struct mc_tokpart *parts)
     return n;
 }
 
-/* encode({text, special, ...}, bos) -> job */
+/* encode({text, special, ...}, bos, model) -> job */
 static int l_encode(lua_State *L)
 {
     struct mc_tvm *v = mc_tvm_of(L);
     unsigned flags = lua_toboolean(L, 2) ? MC_TOK_BOS : 0;
     struct mc_tokpart *parts;
+    const struct mc_served *m;
     struct job **at, *j;
     struct mc_err err;
     int n, rc;
@@ -166,7 +167,8 @@ static int l_encode(lua_State *L)
     luaL_checktype(L, 1, LUA_TTABLE);
     if (!mc_own_room(v))
         return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
-    if (mc_bind_no_model(L))
+    m = mc_bind_model(L, 3);
+    if (!m)
         return 2;
     parts = lua_newuserdata(L, PARTS_MAX * sizeof *parts);
     n = read_parts(L, 1, parts);
@@ -180,7 +182,7 @@ static int l_encode(lua_State *L)
     j->own.end = end_job;
     j->own.free = free_job;
     mc_bell_init(&j->bell, v->loop, on_bell);
-    rc = mc_tokpool_encode(v->server->tokpool, parts, n, flags, on_done, j, &j->job, &err);
+    rc = mc_tokpool_encode(m->tokpool, parts, n, flags, on_done, j, &j->job, &err);
     if (rc < 0) {
         free(j);
         return mc_bind_fail(L, &err);
@@ -232,19 +234,21 @@ static void clean(lua_State *L)
     lua_pushlstring(L, to, mc_utf8_clean(s, n, to));
 }
 
-/* decode(list[, specials]) -> text: always UTF-8, whatever the ids say. */
+/* decode(list[, specials[, model]]) -> text: always UTF-8, whatever the ids say. */
 static int l_decode(lua_State *L)
 {
     const struct mc_ids *ids = mc_ids_check(L, 1);
     bool keep = lua_toboolean(L, 2), special;
+    const struct mc_served *m;
     const struct mc_tok *tok;
     struct mc_err err;
     luaL_Buffer b;
     size_t i, n;
 
-    if (mc_bind_no_model(L))
+    m = mc_bind_model(L, 3);
+    if (!m)
         return 2;
-    tok = mc_engine_tok(mc_tvm_of(L)->server->engine);
+    tok = mc_engine_tok(m->engine);
     luaL_buffinit(L, &b);
     for (i = 0; i < ids->n; i++) {
         const char *s;

@@ -122,11 +122,11 @@ static struct mc_lseq *new_seq(struct mc_tvm *v, const struct mc_ids *ids)
     return q;
 }
 
-/* open(fields, list) -> seq, or nil and an error */
+/* open(fields, list, model) -> seq, or nil and an error */
 static int l_open(lua_State *L)
 {
     struct mc_tvm *v = mc_tvm_of(L);
-    struct mc_engine *e = v->server->engine;
+    const struct mc_served *m;
     const struct mc_ids *ids = mc_ids_check(L, 2);
     struct mc_submit *s;
     struct mc_lseq **at, *q;
@@ -138,10 +138,11 @@ static int l_open(lua_State *L)
         return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
     if (ids->n > INT32_MAX / 2)
         return luaL_error(L, "a prompt of %d tokens", INT32_MAX / 2);
-    if (mc_bind_no_model(L))
+    m = mc_bind_model(L, 3);
+    if (!m)
         return 2;
     s = lua_newuserdata(L, sizeof *s);
-    rc = mc_submit_read(L, 1, mc_engine_config(e), s, &err);
+    rc = mc_submit_read(L, 1, mc_engine_config(m->engine), s, &err);
     if (rc < 0)
         return mc_bind_fail(L, &err);
     at = lua_newuserdata(L, sizeof *at);
@@ -153,12 +154,13 @@ static int l_open(lua_State *L)
         return luaL_error(L, "not enough memory");
     s->o.req.ids = q->ids;
     s->o.req.n_ids = q->n_prompt;
-    rc = mc_gen_open(e, &s->o, on_ready, q, &q->gen, &err);
+    rc = mc_gen_open(m->engine, &s->o, on_ready, q, &q->gen, &err);
     if (rc < 0) {
         mc_bell_still(&q->bell);
         release(q);
         return mc_bind_fail(L, &err);
     }
+    q->model = m;
     q->handle = mc_gen_handle(q->gen);
     mc_own(v, &v->now->scope, &q->own);
     *at = q;
@@ -290,14 +292,17 @@ static int l_ids(lua_State *L)
     return 2;
 }
 
-/* state(seq) -> id ("12.3"), "running" or "ended" */
+/* state(seq) -> id ("12.3"), "running" or "ended", its model */
 static int l_state(lua_State *L)
 {
     struct mc_lseq *q = mc_seq_check(L, 1);
+    char id[MC_SEQ_ID];
 
-    lua_pushfstring(L, "%d.%d", (int)q->handle.seq, (int)q->handle.gen);
+    mc_seq_id(mc_tvm_of(L)->server, q->model, q->handle, id);
+    lua_pushstring(L, id);
     lua_pushstring(L, q->ended || !(q->gen || q->streams) ? "ended" : "running");
-    return 2;
+    lua_pushstring(L, q->model->id);
+    return 3;
 }
 
 /* ---- ending --------------------------------------------------------------------------- */

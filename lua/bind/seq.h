@@ -10,7 +10,7 @@
 #include <lua.h>
 
 #include "core/serve/gen.h"
-#include "core/serve/pump.h"
+#include "core/serve/server.h"
 #include "lua/host/task.h"
 
 struct mc_lseq {
@@ -18,6 +18,7 @@ struct mc_lseq {
     struct mc_gen *gen;                /* NULL: closed, or a stream's */
     _Atomic(struct mc_pump_job *) job; /* set: the gen's bell rings this job */
     struct mc_bell bell;
+    const struct mc_served *model;
     struct mc_handle handle;
     int32_t n_prompt, n_ids, cap_ids;
     int32_t *ids;                      /* prompt, then the tokens taken */

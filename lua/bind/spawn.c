@@ -83,8 +83,10 @@ static int l_spawn(lua_State *L)
     s->task.background = true;
     mc_own(v, NULL, &s->own);
     *at = s;
-    mc_task_context(L, true);
-    s->task.context = luaL_ref(L, LUA_REGISTRYINDEX);
+    if (v->now) {
+        mc_task_context(L, true);
+        s->task.context = luaL_ref(L, LUA_REGISTRYINDEX);
+    }
     lua_pushvalue(L, 1);
     mc_task_init(&s->task, v, L, 0);
     s->ended = false;
@@ -141,7 +143,7 @@ static int l_keep(lua_State *L)
     return 0;
 }
 
-/* context() -> the running task's table */
+/* context() -> the running task's table; nil while files load */
 static int l_context(lua_State *L)
 {
     mc_task_context(L, true);

@@ -14,6 +14,7 @@
 
 struct mc_http_stream {
     struct mc_bell done; /* first */
+    struct mc_pump *pump;
     struct mc_edge_req *req;
     struct mc_task *waiter;
     int n;
@@ -92,6 +93,8 @@ static int read_seqs(lua_State *L, int idx, struct mc_lseq **seqs)
         for (int k = 0; k < i; k++)
             if (seqs[k] == seqs[i])
                 luaL_error(L, "sequence %d is in the list twice", i + 1);
+        if (seqs[i]->model != seqs[0]->model)
+            luaL_error(L, "sequence %d is another model's", i + 1);
         if (!seqs[i]->gen || seqs[i]->n_ids != seqs[i]->n_prompt)
             luaL_error(L, "sequence %d was read, streamed or ended before", i + 1);
     }
@@ -158,18 +161,24 @@ int mc_http_stream(lua_State *L)
     o.prompts = prompts;
     o.n_prompts = read_prompts(L, 3, seqs, n, prompts);
     s = calloc(1, sizeof *s + (size_t)n * sizeof *s->seqs);
-    job = s ? mc_pump_job(mc_tvm_of(L)->server->pump, r->req, &o) : NULL;
+    job = s ? mc_pump_job(seqs[0]->model->pump, r->req, &o) : NULL;
     if (!job) {
         free(s);
         return luaL_error(L, "not enough memory");
     }
     mc_bell_init(&s->done, mc_tvm_of(L)->loop, on_bell);
+    s->pump = seqs[0]->model->pump;
     s->req = r;
     s->n = n;
     memcpy(s->seqs, seqs, (size_t)n * sizeof *seqs);
     hand_over(s, job);
     lua_pushboolean(L, 1);
     return 1;
+}
+
+void mc_http_stream_gone(struct mc_http_stream *s, struct mc_req *r)
+{
+    mc_pump_gone(s->pump, r);
 }
 
 int mc_http_streamed(lua_State *L)

@@ -10,5 +10,7 @@
 int mc_http_stream(lua_State *L);
 /* streamed(res) -> true, or false: not yet, and the running task will be woken. */
 int mc_http_streamed(lua_State *L);
+/* The client of a stream is gone. */
+void mc_http_stream_gone(struct mc_http_stream *s, struct mc_req *r);
 
 #endif

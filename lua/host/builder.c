@@ -43,12 +43,11 @@ static struct mc_step_opts step_opts(struct mc_policies *p)
 {
     return (struct mc_step_opts){.sets = &p->sets, .log = mc_hooks_log, .log_ctx = p,
                                  .mem = p->opts.vm_bytes, .metrics = p->opts.metrics,
-                                 .config = p->opts.config};
+                                 .config = p->opts.config, .model = p->opts.model};
 }
 
-/* Opens a VM; where it ran away when it did. */
-static int open_vm(struct mc_policies *p, struct mc_generation *g, struct mc_stepvm **out,
-                   struct mc_err *err)
+int mc_builder_vm(struct mc_policies *p, struct mc_generation *g, struct mc_stepvm **out,
+                  struct mc_err *err)
 {
     struct mc_step_opts o = step_opts(p);
 
@@ -88,13 +87,15 @@ int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed
         mc_generation_unref(g);
         goto unread;
     }
-    rc = open_vm(p, g, out, err);
+    rc = mc_builder_vm(p, g, out, err);
     same = only_if_changed && g->hash == p->tried;
     p->tried = g->hash;
     if (rc >= 0 && !same)
         rc = mc_trial_run(out, &p->record, 1, NULL, err);
     if (rc >= 0 && !same && p->opts.check)
         rc = p->opts.check(p->opts.self, g, err);
+    if (rc >= 0 && !same)
+        rc = mc_follow_prepare(p, g, err);
     if (rc < 0 || same) {
         mc_stepvm_close(*out);
         *out = NULL;
@@ -154,6 +155,7 @@ static void tell_edge(struct mc_policies *p, uint32_t number)
     p->edge_number = number;
     if (p->opts.live)
         p->opts.live(p->opts.self, g);
+    mc_follow_adopt(p, g);
 }
 
 static void on_event(struct mc_policies *p, const struct mc_event *e)
@@ -175,6 +177,8 @@ static void on_event(struct mc_policies *p, const struct mc_event *e)
     case MC_EVENT_BACK:
         mc_warn("policy", "rolled back to %s %u",
                 e->number ? "generation" : "the built-in policy,", e->number);
+        if (p->opts.follows)
+            atomic_store(&p->went_back, p->edge_number);
         tell_edge(p, e->number);
         break;
     }
@@ -252,7 +256,7 @@ static void keep_spare(struct mc_policies *p)
     mc_stepvm_close(atomic_exchange(&p->spare, NULL));
     if (!g || now_ms() < p->no_spare_until)
         return;
-    if (open_vm(p, g, &s, &err) < 0 || mc_trial_run(&s, &p->record, 1, NULL, &err) < 0) {
+    if (mc_builder_vm(p, g, &s, &err) < 0 || mc_trial_run(&s, &p->record, 1, NULL, &err) < 0) {
         p->no_spare_until = now_ms() + 10000;
         mc_warn("policy", "no spare VM for generation %u: %s", live, err.text);
         return;
@@ -405,6 +409,7 @@ void *mc_builder_run(void *policies)
         forget_old(p);
         answer_reloads(p);
         do_jobs(p);
+        mc_follow_back(p);
         mc_shadow_take(&p->shadow);
         if (p->reload_at && now_ms() >= p->reload_at) {
             p->reload_at = 0;

@@ -97,7 +97,7 @@ int mc_check_run(const struct mc_check *c, json_t **out, struct mc_err *err)
 {
     struct mc_sets *sets = calloc(1, sizeof *sets);
     const struct mc_step_opts o = {.sets = sets, .log = mc_step_quiet,
-                                   .views = c->recorded,
+                                   .views = c->recorded, .model = c->model,
                                    .n_views = c->tests ? c->n_recorded : 0};
     struct mc_generation *g = NULL;
     int rc;

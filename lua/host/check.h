@@ -11,6 +11,7 @@
 struct mc_check {
     const char *path; /* a directory, one file of it, or "": the built-in set */
     struct mc_vocab vocab;            /* n 0: none */
+    const char *model;                /* whose engine it is for, or NULL */
     const struct mc_record *recorded; /* steps to try it on, besides the shipped ones */
     int n_recorded;
     /* The edge half, as in struct mc_policies_opts; may be NULL. */

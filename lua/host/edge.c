@@ -20,6 +20,7 @@
 #include "lua/bind/bind.h"
 #include "lua/bind/host.h"
 #include "lua/bind/http.h"
+#include "lua/bind/stream.h"
 #include "lua/host/gate.h"
 
 enum { VM_MEM = 256 << 20, ROUTES_MAX = 128, ROUTE_NAME = 128 };
@@ -42,8 +43,11 @@ struct edge_vm {
     struct edge_vm *next; /* in the worker's list of old ones */
 };
 
+/* An edge thread; the last one takes no requests: its VM is the task VM, where mc.every
+ * runs, of one process once and with time enough. */
 struct worker {
     struct mc_edge *edge;
+    bool tasks;
     struct mc_loop *loop;
     struct edge_vm *vm, *old;
     atomic_int n_req;
@@ -66,7 +70,8 @@ struct mc_edge {
     struct slot slots[ROUTES_MAX]; /* from 1 */
     atomic_uint turn;
     atomic_bool stopped;
-    int n_worker;
+    int n_worker;  /* that are open */
+    int n_serving; /* that take requests: the first */
     struct worker worker[];
 };
 
@@ -154,7 +159,7 @@ static int open_vm(struct worker *w, struct mc_generation *g, struct edge_vm **o
         free(v);
         return err->code;
     }
-    rc = mc_tvm_init(&v->tvm, vm, w->loop, w->edge->server, &BURST);
+    rc = mc_tvm_init(&v->tvm, vm, w->loop, w->edge->server, w->tasks ? &LOAD : &BURST);
     if (rc == 0)
         rc = mc_vm_protect(vm, set_up, &b, err);
     if (rc == 0)
@@ -173,6 +178,23 @@ static int open_vm(struct worker *w, struct mc_generation *g, struct edge_vm **o
     return 0;
 }
 
+static int start_timers(lua_State *L)
+{
+    push_api(L, "start");
+    lua_call(L, 0, 0);
+    return 0;
+}
+
+/* On the loop's thread: new requests go to v, which may be NULL. */
+static void use_vm(struct worker *w, struct edge_vm *v)
+{
+    struct mc_err err;
+
+    w->vm = v;
+    if (w->tasks && v && mc_vm_protect(v->tvm.vm, start_timers, NULL, &err) < 0)
+        mc_error("lua", "mc.every: %s", err.text);
+}
+
 /* The worker goes on with a fresh VM of the same files. */
 static void on_lost(struct mc_tvm *t)
 {
@@ -183,7 +205,7 @@ static void on_lost(struct mc_tvm *t)
     if (w->vm == v) {
         if (open_vm(w, v->gen, &fresh, &err) < 0)
             mc_error("lua", "no new edge VM: %s", err.text);
-        w->vm = fresh;
+        use_vm(w, fresh);
     } else {
         for (at = &w->old; *at != v; at = &(*at)->next)
             ;
@@ -203,7 +225,7 @@ static void on_swap(struct mc_bell *b)
     pthread_mutex_unlock(&w->lock);
     if (!fresh)
         return;
-    w->vm = fresh;
+    use_vm(w, fresh);
     if (old && old->tvm.n_front == 0) {
         close_vm(old);
     } else if (old) {
@@ -223,7 +245,7 @@ int mc_edge_check(struct mc_edge *e, struct mc_generation *g, struct mc_err *err
 
 int mc_edge_install(struct mc_edge *e, struct mc_generation *g, struct mc_err *err)
 {
-    struct edge_vm *fresh[64] = {NULL}, *unused;
+    struct edge_vm *fresh[65] = {NULL}, *unused;
     int i, rc = 0;
 
     for (i = 0; i < e->n_worker && rc == 0; i++)
@@ -397,7 +419,7 @@ static void on_gone(struct mc_bell *b)
     r->left = true;
     mc_debug("http", "request %s: the client is gone", mc_req_id(r->req));
     if (r->stream)
-        mc_pump_gone(r->edge->server->pump, r->req);
+        mc_http_stream_gone(r->stream, r->req);
     else if (r->lives)
         mc_task_kill(&r->task);
 }
@@ -409,8 +431,8 @@ static struct worker *choose(struct mc_edge *e)
     struct worker *best = NULL;
     int i;
 
-    for (i = 0; i < e->n_worker; i++) {
-        struct worker *w = &e->worker[(first + (unsigned)i) % (unsigned)e->n_worker];
+    for (i = 0; i < e->n_serving; i++) {
+        struct worker *w = &e->worker[(first + (unsigned)i) % (unsigned)e->n_serving];
 
         if (!mc_loop_busy(w->loop))
             return w;
@@ -435,6 +457,7 @@ static int request(void *self, struct mc_req *req, struct mc_err *err)
     if (e->server->keys)
         mc_keys_check(e->server->keys, mc_req_header(req, "authorization"),
                       mc_req_header(req, "x-api-key"), &r->tenant, &r->denied);
+    mc_req_set_tenant(req, mc_keys_tenant(e->server->keys, r->tenant));
     mc_bell_init(&r->begin, w->loop, on_begin);
     mc_bell_init(&r->gone, w->loop, on_gone);
     mc_req_set_user(req, r);
@@ -517,7 +540,7 @@ static void close_vms(void *ctx)
 
 int mc_edge_open(struct mc_server *s, int threads, struct mc_edge **out, struct mc_err *err)
 {
-    struct mc_edge *e = calloc(1, sizeof *e + (size_t)threads * sizeof *e->worker);
+    struct mc_edge *e = calloc(1, sizeof *e + (size_t)(threads + 1) * sizeof *e->worker);
     char name[16];
     int rc = 0;
 
@@ -525,13 +548,15 @@ int mc_edge_open(struct mc_server *s, int threads, struct mc_edge **out, struct 
         return mc_fail(err, MC_ENOMEM, "no memory for the edge");
     e->server = s;
     pthread_mutex_init(&e->slots_lock, NULL);
-    while (e->n_worker < threads && rc == 0) {
+    e->n_serving = threads;
+    while (e->n_worker <= threads && rc == 0) {
         struct worker *w = &e->worker[e->n_worker];
 
         w->edge = e;
+        w->tasks = e->n_worker == threads;
         pthread_mutex_init(&w->lock, NULL);
         pthread_cond_init(&w->has_quit, NULL);
-        snprintf(name, sizeof name, "edge %d", e->n_worker);
+        snprintf(name, sizeof name, w->tasks ? "tasks" : "edge %d", e->n_worker);
         rc = mc_loop_open(name, NULL, close_vms, w, &w->loop, err);
         mc_bell_init(&w->swap, w->loop, on_swap);
         mc_bell_init(&w->quit, w->loop, on_quit);

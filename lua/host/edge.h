@@ -1,4 +1,5 @@
-/* edge.h - edge threads: HTTP requests become tasks of the edge VMs.
+/* edge.h - edge threads: HTTP requests become tasks of the edge VMs; and the task VM, in
+ * which what mc.every was given runs.
  *
  * OWNS the threads and their VMs. A request runs in the VM that was newest when it began;
  * a VM that is no longer the newest goes with its last request. THREAD: open, install and

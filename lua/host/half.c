@@ -22,7 +22,7 @@
 struct mc_lua {
     struct mc_server *server;
     struct mc_edge *edge;
-    struct mc_policies *policies;
+    struct mc_policies *policies[MC_SERVED_MAX]; /* of each model; the others follow the first */
 };
 
 /* ---- the edge's part ------------------------------------------------------------------- */
@@ -40,9 +40,14 @@ static void on_live(void *self, struct mc_generation *g)
         mc_error("lua", "routes stay as they were: %s", err.text);
 }
 
-static void on_wake(void *self)
+static void wake_first(void *self)
 {
-    mc_engine_wake(((struct mc_lua *)self)->server->engine);
+    mc_engine_wake(((struct mc_lua *)self)->server->model[0].engine);
+}
+
+static void wake_engine(void *engine)
+{
+    mc_engine_wake(engine);
 }
 
 static int on_request(void *self, struct mc_req *r, struct mc_err *err)
@@ -103,35 +108,54 @@ static void half_close(struct mc_lua *l)
     if (!l)
         return;
     l->server->policies = NULL;
-    mc_policies_close(l->policies); /* its builder calls the edge */
+    for (int i = 0; i < l->server->n_model; i++)
+        mc_policies_close(l->policies[i]); /* the first's builder calls the edge and the rest */
     mc_edge_close(l->edge);
     free(l);
+}
+
+static int open_policies(struct mc_lua *l, int i, struct mc_policies_opts *o,
+                         struct mc_err *err)
+{
+    const struct mc_served *m = &l->server->model[i];
+    const struct mc_tok *tok = mc_engine_tok(m->engine);
+
+    o->vocab = (struct mc_vocab){mc_tok_n(tok), piece, tok};
+    o->model = m->id;
+    o->metrics = l->server->metrics;
+    o->config = l->server->config;
+    return mc_policies_open(o, &l->policies[i], err);
 }
 
 static int half_open(struct mc_server *s, const struct mc_lua_opts *o, struct mc_lua **out,
                      struct mc_err *err)
 {
-    const struct mc_tok *tok = mc_engine_tok(s->engine);
     struct mc_lua *l = calloc(1, sizeof *l);
-    struct mc_policies_opts po = {.dir = o->policies, .no_watch = !o->watch,
-                                  .vocab = {mc_tok_n(tok), piece, tok}, .check = on_check,
-                                  .live = on_live, .wake = on_wake,
-                                  .metrics = s->metrics, .config = s->config};
+    struct mc_policies_opts first = {.dir = o->policies, .no_watch = !o->watch,
+                                     .check = on_check, .live = on_live, .wake = wake_first,
+                                     .self = l};
     int rc;
 
     if (!l)
         return mc_fail(err, MC_ENOMEM, "no memory for the Lua half");
     l->server = s;
     rc = mc_edge_open(s, o->edge_vms, &l->edge, err);
-    po.self = l;
+    for (int i = 1; i < s->n_model && rc == 0; i++) {
+        struct mc_policies_opts po = {.follows = true, .wake = wake_engine,
+                                      .self = s->model[i].engine};
+
+        rc = open_policies(l, i, &po, err);
+    }
+    first.followers = l->policies + 1;
+    first.n_followers = s->n_model - 1;
     if (rc == 0)
-        rc = mc_policies_open(&po, &l->policies, err);
+        rc = open_policies(l, 0, &first, err);
     if (rc < 0) {
         half_close(l);
         return rc;
     }
     s->policies = &mc_policy_verbs;
-    s->policies_self = l->policies;
+    s->policies_self = l->policies[0];
     s->repl = &mc_repl_ops;
     s->repl_self = s;
     *out = l;
@@ -143,9 +167,9 @@ static void half_stop(struct mc_lua *l)
     mc_edge_stop(l->edge);
 }
 
-static struct mc_policy half_policy(struct mc_lua *l)
+static struct mc_policy half_policy(struct mc_lua *l, int i)
 {
-    return mc_policies_policy(l->policies);
+    return mc_policies_policy(l->policies[i]);
 }
 
 const struct mc_lua_half mc_lua_half = {

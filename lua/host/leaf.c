@@ -374,4 +374,6 @@ void mc_leaf_push_host(lua_State *L, struct mc_stepvm *s)
     lua_setfield(L, -2, "metrics");
     push_config(L, s->opts.config);
     lua_setfield(L, -2, "config");
+    lua_pushstring(L, s->opts.model ? s->opts.model : "");
+    lua_setfield(L, -2, "model");
 }

@@ -63,6 +63,7 @@ static int make_first(struct mc_policies *p, struct mc_err *err)
     p->next_number = p->edge_number = s->gen->number;
     if (p->opts.live)
         p->opts.live(p->opts.self, s->gen);
+    mc_follow_adopt(p, s->gen);
     return 0;
 }
 
@@ -86,7 +87,7 @@ int mc_policies_open(const struct mc_policies_opts *o, struct mc_policies **out,
         rc = mc_fail(err, MC_EIO, "eventfd: %s", strerror(errno));
         goto fail;
     }
-    rc = choose_dir(p, err);
+    rc = o->follows ? 0 : choose_dir(p, err);
     if (rc < 0)
         goto fail;
     if (!o->no_watch && p->dir[0]) {
@@ -95,7 +96,7 @@ int mc_policies_open(const struct mc_policies_opts *o, struct mc_policies **out,
             mc_warn("policy", "%s is not watched: %s", p->dir, strerror(errno));
         mc_builder_watch(p);
     }
-    rc = make_first(p, err);
+    rc = o->follows ? 0 : make_first(p, err);
     if (rc < 0)
         goto fail;
     if (pthread_create(&p->thread, NULL, mc_builder_run, p)) {
@@ -137,6 +138,7 @@ void mc_policies_close(struct mc_policies *p)
     mc_shadow_end(&p->shadow);
     mc_stepvm_close(p->live);
     mc_stepvm_close(p->kept);
+    mc_stepvm_close(p->ready);
     mc_stepvm_close(atomic_load(&p->next));
     mc_stepvm_close(atomic_load(&p->spare));
     for (int i = 0; i < MC_N_KNOWN; i++)

@@ -18,6 +18,9 @@
  *     is called until the step ends. After 32 lost VMs scripts are off until
  *     the process restarts ("degraded"): each leaves its machine code mapped.
  *  5. What must outlive a VM is here or in the engine: declared state, vocabulary sets.
+ *  6. Several engines serve one generation: the policies of the others follow the first's
+ *     (the leader's). It goes live when a VM of it was built and tried for each engine; each
+ *     swaps at its own step boundary; one that rolls back takes all with it.
  *
  * THREAD: each function says. OWNS generations, VMs, the builder thread. */
 #ifndef MC_LUA_POLICIES_H
@@ -44,6 +47,11 @@ struct mc_policies_opts {
      * thread; NULL: swaps wait for the next request. */
     void (*wake)(void *self);
     void *self;
+    /* Those that follow: opened before, with `follows`, and closed after this. Borrowed. */
+    struct mc_policies *const *followers;
+    int n_followers;
+    bool follows;      /* has no directory: a leader brings its generations */
+    const char *model; /* which model's engine this is for, in messages; or NULL */
     size_t vm_bytes; /* 0: MC_VM_MEM */
     struct mc_metrics *metrics; /* where scripts count; outlives the policies; or NULL */
     const json_t *config;       /* what mc.config shows; outlives them too; or NULL */

@@ -84,6 +84,7 @@ struct mc_policies {
     atomic_int record_state;
     struct mc_record record; /* the engine's while COPYING, else the builder's */
     size_t record_cap;
+    atomic_uint went_back; /* of a follower: the generation that it rolled back from; or 0 */
     struct mc_shadow shadow;
     int bell; /* eventfd: wakes the builder */
 
@@ -93,6 +94,7 @@ struct mc_policies {
     int inotify;            /* -1: not watching */
     uint64_t tried;         /* hash of the last generation built or refused */
     uint32_t edge_number;   /* generation that new requests use */
+    struct mc_stepvm *ready; /* of a follower: tried, for the generation that may come */
     uint32_t spare_number;  /* generation of the VM last put into spare */
     int64_t reload_at;      /* ms; 0: nothing changed */
     int64_t no_spare_until; /* ms; after a spare could not be made */
@@ -129,6 +131,9 @@ void *mc_builder_run(void *policies);
  * only_if_changed and the texts last tried: 0 and *out NULL. */
 int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed,
                     struct mc_stepvm **out, struct mc_err *err);
+/* Opens a VM of g; where it ran away when it did. */
+int mc_builder_vm(struct mc_policies *p, struct mc_generation *g, struct mc_stepvm **out,
+                  struct mc_err *err);
 void mc_builder_watch(struct mc_policies *p); /* (again) after dir may have been replaced */
 void mc_builder_error(struct mc_policies *p, const char *text); /* status().error; logs */
 void mc_builder_wake(struct mc_policies *p); /* any thread; does not block */
@@ -137,6 +142,14 @@ void mc_builder_ask_record(struct mc_policies *p);
 
 /* hooks.c: generation and hook, for a crash report. */
 void mc_hooks_crash(void *policies);
+
+/* follow.c: on the leader's builder's thread, or before it starts. */
+/* Builds and tries a VM of g for each follower. */
+int mc_follow_prepare(struct mc_policies *leader, struct mc_generation *g, struct mc_err *err);
+/* The followers serve g, which was prepared or is one they keep. */
+void mc_follow_adopt(struct mc_policies *leader, struct mc_generation *g);
+void mc_follow_back(struct mc_policies *leader); /* rolls back when one of them has */
+
 /* hooks.c: on the engine's thread, or before it starts. */
 extern const struct mc_policy_ops mc_hooks_ops;
 void mc_hooks_set_live(struct mc_policies *p, struct mc_stepvm *s);

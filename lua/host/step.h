@@ -48,6 +48,7 @@ struct mc_step_opts {
     void *log_ctx;
     struct mc_metrics *metrics; /* where scripts count; NULL: nowhere */
     const json_t *config;       /* the server's settings by key, or NULL */
+    const char *model;          /* whose engine's VM this is; NULL: nobody's */
     size_t mem;    /* 0: MC_VM_MEM */
     bool no_jit;
     bool follow;   /* note lines as they run in vm->at (implies no_jit), to find a runaway */

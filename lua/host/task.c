@@ -267,6 +267,10 @@ void mc_task_context(lua_State *L, bool make)
 {
     struct mc_task *t = mc_tvm_of(L)->now;
 
+    if (!t) {
+        lua_pushnil(L);
+        return;
+    }
     if (!t->context && make) {
         lua_newtable(L);
         t->context = luaL_ref(L, LUA_REGISTRYINDEX);

@@ -100,7 +100,8 @@ struct mc_tvm *mc_tvm_of(lua_State *L);
  * ended and user. May raise, before t is linked: under mc_vm_protect or in a binding. It
  * runs soon. */
 void mc_task_init(struct mc_task *t, struct mc_tvm *v, lua_State *L, int n_arg);
-/* Pushes the running task's own table, made when make is set, else maybe nil: what the host's
+/* Pushes the running task's own table, made when make is set, else maybe nil, as it is while a
+ * file loads: what the host's
  * Lua keeps for the length of a request. Children spawned later share it. */
 void mc_task_context(lua_State *L, bool make);
 void mc_task_kill(struct mc_task *t); /* ended with MC_ECANCEL; not the one that runs */

@@ -112,13 +112,21 @@ static const char *path_of(const struct mc_policies *p, const char *given, char 
     return buf;
 }
 
+/* What a step VM of the first model does not show: the edge, and the other models. */
+static int try_rest(void *self, struct mc_generation *g, struct mc_err *err)
+{
+    struct mc_policies *p = self;
+    int rc = p->opts.check ? p->opts.check(p->opts.self, g, err) : 0;
+
+    return rc < 0 ? rc : mc_follow_prepare(p, g, err);
+}
+
 static void run_check(struct mc_policies *p, void *arg)
 {
     struct check_job *j = arg;
-    struct mc_check c = {.path = p->dir, .vocab = p->opts.vocab,
+    struct mc_check c = {.path = p->dir, .vocab = p->opts.vocab, .model = p->opts.model,
                          .recorded = &p->record, .n_recorded = 1,
-                         .edge = p->opts.check,
-                         .self = p->opts.self};
+                         .edge = try_rest, .self = p};
     char path[sizeof p->dir + MC_SOURCE_NAME + 8];
 
     if (j->path)

@@ -34,13 +34,18 @@ function shaped.seqs(filter)
   if not rows or not filter then return rows, err end
   local kept = data.array {}
   for _, row in ipairs(rows) do
-    if (not filter.state or row.state == filter.state)
+    if (not filter.model or row.model == filter.model)
+      and (not filter.state or row.state == filter.state)
       and (not filter.tenant or row.tenant == filter.tenant)
       and (not filter.older or row.age > filter.older) then
       kept[#kept + 1] = row
     end
   end
   return kept
+end
+
+shaped["kv.stats"] = function(model)
+  return verb("kv", model or host.server.models[1])
 end
 
 shaped["engine.set"] = function(settings)
@@ -75,6 +80,17 @@ for _, v in ipairs(host.engine.verbs) do
   end
 end
 
+function mc.engine.model(name)
+  local id, err = seq.model(name)
+  if not id then return nil, err end
+  local rows
+  rows, err = verb("models")
+  for _, row in ipairs(rows or {}) do
+    if row.id == id then return row end
+  end
+  return nil, err
+end
+
 function mc.seq(id)
   for _, row in ipairs(verb("seqs") or {}) do
     if row.id == id then return row end
@@ -94,14 +110,20 @@ end
 mc.vocab = {
   encode = function(text, opts)
     opts = opts or {}
-    local list, err = seq.encode({ text, opts.special ~= false }, opts.bos ~= false)
+    local model, err = seq.model(opts.model)
+    if not model then return nil, err end
+    local list
+    list, err = seq.encode({ text, opts.special ~= false }, opts.bos ~= false, model)
     if not list then return nil, err end
     return data.array(ids.table(list))
   end,
-  decode = function(tokens, special)
-    local list, err = as_list(tokens)
+  decode = function(tokens, special, model)
+    local id, err = seq.model(model)
+    if not id then return nil, err end
+    local list
+    list, err = as_list(tokens)
     if not list then return nil, err end
-    return ids.decode(list, special)
+    return ids.decode(list, special, id)
   end,
   table = function(list) return data.array(ids.table(list)) end,
 }
@@ -117,10 +139,32 @@ function mc.sleep(s)
   end
 end
 
+-- What runs by the clock, of one process once: in the task VM, which starts it (edge.lua).
+local timers = {}
+
+local M = { tables = {}, help = help.help, -- tables: proxy -> what it shows
+  loading = host.mode == "edge" }
+
+--- Runs fn every so many seconds; a run that takes longer delays the next.
+function mc.every(s, fn)
+  if type(s) ~= "number" or not (s >= 0.01) or type(fn) ~= "function" then
+    error("mc.every takes seconds (from 0.01) and a function", 2)
+  end
+  if not M.loading then
+    error("mc.every is for a file's top level and init, where it says what runs all the time",
+      2)
+  end
+  timers[#timers + 1] = { seconds = s, fn = fn }
+end
+
 local results = setmetatable({}, { __mode = "k" }) -- task -> {n, values...}
 
 function mc.spawn(fn, ...)
   if type(fn) ~= "function" then error("mc.spawn takes a function", 2) end
+  if not task.context() then
+    error("mc.spawn is for requests, tasks and sessions: not for a file's top level or init",
+      2)
+  end
   local n, args = select("#", ...), { ... }
   local box = {}
   local t = task.spawn(function()
@@ -147,6 +191,18 @@ end
 
 function Task.cancel(t) task.cancel(t) end
 
+--- Starts what mc.every was given: each is a task that goes on whatever a run of it does.
+function M.start_timers()
+  for _, t in ipairs(timers) do
+    task.spawn(function()
+      while true do
+        mc.sleep(t.seconds)
+        Task.join(mc.spawn(t.fn)) -- how it failed is in the log
+      end
+    end)
+  end
+end
+
 task.meta.__index = Task
 task.meta.__tostring = function() return "task" end
 
@@ -170,8 +226,6 @@ end
 mc.metrics = metrics.build(host.metrics)
 
 -- ---- frozen ----------------------------------------------------------------------------
-
-local M = { tables = {}, help = help.help } -- tables: proxy -> what it shows
 
 local function freeze(name, t)
   for k, v in pairs(t) do

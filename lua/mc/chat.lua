@@ -1,7 +1,7 @@
 --- chat.lua: messages to token ids by the model's chat template.
 --
--- Trusted. Messages are brought to one spelling first (messages.lua); the template is
--- compiled once a VM, at its first use. Only the template's own
+-- Trusted. Messages are brought to one spelling first (messages.lua); a model's template
+-- is compiled once a VM, at its first use. Only the template's own
 -- text can become control tokens: what a request brought stays text (template.lua marks it).
 
 local host = require "mc.host"
@@ -9,12 +9,12 @@ local messages_ = require "mc.messages"
 local seq = require "mc.seq"
 
 local M = {}
-local compiled, trusted, call_ids
+local compiled = {} -- model -> {template, trusted, call_ids}
 
-local function compile()
-  local source, bos, eos = host.engine.template()
+local function compile(model)
+  local source, bos, eos = host.engine.template(model)
   if not source then
-    return nil, host.error("unsupported_parameter",
+    return nil, bos or host.error("unsupported_parameter",
       "this model has no chat template: use /v1/completions", "messages")
   end
   local template = require "mc.template" -- large: only VMs that chat load it
@@ -23,9 +23,9 @@ local function compile()
     return nil, host.error("internal_error", ("the model's chat template: %s (line %s)")
       :format(err.message, err.line or "?"))
   end
-  compiled, trusted = t, { bos_token = bos, eos_token = eos }
-  call_ids = messages_.call_ids(source)
-  return t
+  compiled[model] = { template = t, trusted = { bos_token = bos, eos_token = eos },
+    call_ids = messages_.call_ids(source) }
+  return compiled[model]
 end
 
 local function decode(text)
@@ -33,14 +33,16 @@ local function decode(text)
 end
 
 --- The pieces {text, from_user} that messages become. opts: add_generation_prompt (true),
--- kwargs (more variables of the template), tools.
+-- kwargs (more variables of the template), tools, model.
 function M.pieces(messages, opts)
   opts = opts or {}
-  local t, err = compiled, nil
-  if not t then t, err = compile() end
-  if not t then return nil, err end
+  local model, err = seq.model(opts.model)
+  if not model then return nil, err end
+  local c = compiled[model]
+  if not c then c, err = compile(model) end
+  if not c then return nil, err end
   local list, wrong = messages_.prepare(messages,
-    { decode = decode, call_ids = call_ids })
+    { decode = decode, call_ids = c.call_ids })
   if not list then
     return nil, host.error("invalid_value", wrong.message, wrong.param)
   end
@@ -50,7 +52,7 @@ function M.pieces(messages, opts)
   end
   vars.messages, vars.tools = list, opts.tools
   vars.add_generation_prompt = opts.add_generation_prompt ~= false
-  local pieces, why = t:render(vars, trusted)
+  local pieces, why = c.template:render(vars, c.trusted)
   if pieces then return pieces end
   return nil, host.error(why.internal and "internal_error" or "invalid_value",
     "the chat template: " .. why.message, "messages")
@@ -65,7 +67,7 @@ function M.render(messages, opts)
     parts[2 * i - 1], parts[2 * i] = p.text, not p.from_user
   end
   if #parts == 0 then parts = { "", false } end
-  return seq.encode(parts)
+  return seq.encode(parts, false, (seq.model(opts and opts.model)))
 end
 
 seq.render = M.render

@@ -74,7 +74,9 @@ function M.load()
     local t, file = start("routes", chosen.route(name), opts[name])
     http.add_routes(file, t)
   end
+  api.loading = false
 end
 
 M.handle = http.handle
+M.start = api.start_timers
 return M

@@ -5,6 +5,7 @@
 -- or by the host.
 
 local host = require "mc.host"
+local near = require "mc.near"
 local schema = require "mc.schema"
 local wait = require("mc.wait").wait
 
@@ -14,7 +15,7 @@ local M = {}
 -- ---- req -------------------------------------------------------------------------------
 
 local Req = {}
-local RES = {} -- req[RES] is the response's handle
+local RES, BODY = {}, {} -- req[RES] is the response's handle, req[BODY] what json() read
 
 -- Ends this request's task, through any pcall of the script: a task that has finished is
 -- dropped at its next wait.
@@ -34,11 +35,14 @@ function Req.body(req)
 end
 
 --- The body as JSON, checked by a schema (see schema.lua). When it is wrong the client has
--- its 400 and this call does not return.
+-- its 400 and this call does not return. It is read once: what a router changes in it, the
+-- handler sees.
 function Req.json(req, want)
   local res = req[RES]
-  local body, err = http.json(res)
+  local body, err = req[BODY], nil
+  if body == nil then body, err = http.json(res) end
   if body == nil then return refuse(res, err) end
+  req[BODY] = body
   if not want then return body end
   local checked, message, field = schema.check(body, want)
   if message then
@@ -70,6 +74,25 @@ function Res.fail(res, err)
   http.fail(res, err)
 end
 
+local TYPES = { html = "text/html; charset=utf-8", css = "text/css; charset=utf-8",
+  js = "text/javascript; charset=utf-8", json = "application/json", svg = "image/svg+xml",
+  txt = "text/plain; charset=utf-8", md = "text/markdown; charset=utf-8",
+  png = "image/png", jpg = "image/jpeg", ico = "image/x-icon", woff2 = "font/woff2",
+  wasm = "application/wasm" }
+
+--- An answer: a file as it is now, of a folder of the policy directory. "a/" is a/index.html.
+-- A client that has it already gets 304.
+function Res.file(res, folder, name)
+  if name == "" or name:sub(-1) == "/" then name = name .. "index.html" end
+  local text, tag = host.file(folder, name)
+  if not text then return http.fail(res, tag) end
+  http.header(res, "etag", tag)
+  http.header(res, "cache-control", "no-cache")
+  http.header(res, "x-content-type-options", "nosniff")
+  if http.asked(res, "if-none-match") == tag then return http.send(res, 304, "", "") end
+  return http.send(res, 200, TYPES[name:match("%.(%w+)$")] or "application/octet-stream", text)
+end
+
 --- A header, before the answer.
 function Res.header(res, key, value)
   return http.header(res, key, value)
@@ -90,12 +113,17 @@ function Res.write(res, text)
   return put(res, text)
 end
 
---- A server-sent event. Waits while the client is slow.
-function Res.event(res, value)
+--- A server-sent event, maybe with a name. Waits while the client is slow.
+function Res.event(res, value, name)
   local text, err = json.encode(value)
   if not text then error(tostring(err), 2) end
+  if name then
+    if type(name) ~= "string" or name:find("[\r\n]") then
+      error("an event's name is one line of text", 2)
+    end
+  end
   if not http.started(res) then http.begin(res, 200, "text/event-stream; charset=utf-8") end
-  return put(res, "data: " .. text .. "\n\n")
+  return put(res, (name and "event: " .. name .. "\n" or "") .. "data: " .. text .. "\n\n")
 end
 
 --- Hands a sequence (or a list of them) to the pump, which writes the answer in a dialect
@@ -103,7 +131,7 @@ end
 function Res.stream(res, seqs, opts)
   if type(seqs) ~= "table" then seqs = { seqs } end
   if type(opts) ~= "table" then opts = { dialect = opts, stream = true } end
-  opts.model = opts.model or host.server.model
+  opts.model = opts.model or seqs[1] and seqs[1].model or ""
   opts.id = opts.id or (opts.dialect == "chat" and "chatcmpl-" or "cmpl-") .. host.unique()
   http.stream(res, seqs, opts)
   while not http.streamed(res) do wait("res:stream") end
@@ -125,26 +153,53 @@ local function split(path)
   return parts
 end
 
-local ROUTE = { handler = true, body_max = true, timeout = true, auth = true,
-  concurrency = true }
+local ROUTE = { handler = true, files = true, body_max = true, timeout = true, auth = true,
+  concurrency = true, rate = true, tenants = true, schema = true }
+
+-- The handler of a route that shows a folder: the part of the path that "{x*}" takes.
+local function show_files(folder, path)
+  local rest = path:match("{(%w+)%*}")
+  return function(req, res) return res:file(folder, req.params[rest] or "") end
+end
+
+local function check_rate(rate)
+  return type(rate) == "table" and type(rate[1]) == "number" and rate[1] > 0
+    and (rate[2] == nil or type(rate[2]) == "number" and rate[2] >= 1)
+end
+
+local function set_of(list)
+  local set = {}
+  for _, name in ipairs(list) do set[name] = true end
+  return set
+end
 
 local function check_route(file, key, route)
   if type(route) == "function" then route = { handler = route } end
-  if type(route) ~= "table" or type(route.handler) ~= "function" then
-    error(("%s: '%s' must be a function or a table with a handler"):format(file, key), 0)
+  local function wrong(fmt, ...)
+    error(("%s: '%s' %s"):format(file, key, fmt:format(...)), 0)
+  end
+  local what = type(route) == "table" and (route.handler or route.files)
+  if type(what) ~= "function" and (type(what) ~= "string" or route.handler) then
+    wrong("must be a function or a table with a handler, or with files = a folder")
   end
   for k in pairs(route) do
-    if not ROUTE[k] then
-      error(("%s: '%s' has an unknown key '%s'"):format(file, key, tostring(k)), 0)
-    end
+    if not ROUTE[k] then wrong("has an unknown key '%s'%s", tostring(k), near.hint(k, ROUTE)) end
   end
   for _, k in ipairs { "body_max", "timeout", "concurrency" } do
     if route[k] ~= nil and not (type(route[k]) == "number" and route[k] > 0) then
-      error(("%s: %s of '%s' must be a positive number"):format(file, k, key), 0)
+      wrong("%s must be a positive number", k)
     end
   end
-  return { handler = route.handler, auth = route.auth ~= false, body_max = route.body_max,
-    concurrency = route.concurrency, timeout = route.timeout, key = key }
+  if route.rate ~= nil and not check_rate(route.rate) then
+    wrong("rate must be { requests a second, burst }")
+  end
+  if route.tenants ~= nil and type(route.tenants) ~= "table" then
+    wrong("tenants must be a list of names")
+  end
+  return { handler = route.handler or show_files(route.files, key), auth = route.auth ~= false,
+    body_max = route.body_max, concurrency = route.concurrency, timeout = route.timeout,
+    rate = route.rate, tenants = route.tenants and set_of(route.tenants),
+    schema = route.schema, key = key }
 end
 
 local function methods_of(path)
@@ -214,6 +269,13 @@ end
 local ROUTED = { model = "string", lane = "number", priority = "number",
   deadline = "number", due_first = "number", slo_token = "number" }
 
+local function is_served(name)
+  for _, id in ipairs(host.server.models) do
+    if id == name then return true end
+  end
+  return false
+end
+
 -- What the router says goes to the sequences of this request; an error of its own costs the
 -- request nothing, a refusal does. False when it was refused.
 local function ask_router(req, res, context)
@@ -227,13 +289,34 @@ local function ask_router(req, res, context)
     return err == nil
   end
   for k, v in pairs(type(plan) == "table" and plan or {}) do
-    if ROUTED[k] == type(v) then
+    if ROUTED[k] == type(v) and (k ~= "model" or is_served(v)) then
       context[k] = v
     else
-      host.log.write(2, ("the router's %s is not used"):format(tostring(k)))
+      host.log.write(2, ("the router's %s is not used: %s"):format(tostring(k), tostring(v)))
     end
   end
+  req.model = context.model
   return true
+end
+
+-- Requests of one caller to one route; its tenant, else its address, is who asks.
+local function over_rate(route, req)
+  local rate = route.rate
+  local burst = rate[2] or math.max(1, rate[1])
+  local who = req.tenant ~= "" and req.tenant or req.ip
+  local ok, err = host.shared.take(("rate %s %s"):format(route.key, who), 1, rate[1], burst)
+  if ok then return nil end
+  err.message = ("%s takes %g requests a second of one caller, %g at once: try again in %.1f s")
+    :format(route.key, rate[1], burst, err.retry_after or 1)
+  return err
+end
+
+local function refused(route, req, denied)
+  if denied and route.auth then return denied end
+  if route.tenants and not route.tenants[req.tenant] then
+    return { code = "forbidden", message = "this key may not use " .. route.key }
+  end
+  return route.rate and over_rate(route, req)
 end
 
 --- Runs the handler of a request. denied: why its key was refused, or nil.
@@ -242,24 +325,27 @@ function M.handle(req, res, denied)
   if not methods then
     return http.fail(res, { code = "not_found", message = "there is no " .. req.path })
   end
-  local route = methods[req.method]
+  local route = methods[req.method] or req.method == "HEAD" and methods.GET
   if not route then
     http.header(res, "allow", allow(methods))
     return http.fail(res, { code = "method_not_allowed",
       message = ("%s takes %s"):format(req.path, allow(methods)) })
   end
-  if denied and route.auth then return http.fail(res, denied) end
+  local no = refused(route, req, denied)
+  if no then return http.fail(res, no) end
   if not http.enter(res, route.key, route.body_max, route.concurrency,
       route.timeout) then
     return
   end
   req.params = params
   req[RES] = res
+  setmetatable(req, req_meta)
   local context = host.task.context()
   context.name, context.tenant = req.id, req.tenant_id
   context.deadline = route.timeout
   if router and not ask_router(req, res, context) then return end
-  route.handler(setmetatable(req, req_meta), res)
+  if route.schema then req.data = req:json(route.schema) end
+  route.handler(req, res)
 end
 
 return M

@@ -63,6 +63,7 @@ end
 local counters = metrics.build(host.metrics, refuse_declare)
 
 local mc = {
+  model = host.model,
   config = frozen("mc.config", host.config, unknown_in("mc.config", host.config)),
   metrics = frozen("mc.metrics", counters, unknown_in("mc.metrics", counters)),
   log = frozen("mc.log", log, unknown_in("mc.log", log)),

@@ -13,8 +13,8 @@ local M = {}
 
 --- Token ids of {text, special, text, special, ...}, one text of several origins: control
 -- tokens are found where special is true. bos: what the model wants in front. Waits.
-function M.encode(parts, bos)
-  local job, err = ids.encode(parts, bos)
+function M.encode(parts, bos, model)
+  local job, err = ids.encode(parts, bos, model)
   if not job then return nil, err end
   while true do
     local list, why = ids.take(job)
@@ -28,16 +28,18 @@ local function missing(message)
 end
 
 -- The fields that say what to run; everything else goes to host.seq.open.
-local function prompt_of(opts)
+local function prompt_of(opts, model)
   if opts.ids then return opts.ids end
   if opts.tokens then
     return ids.list(opts.tokens, "tokens")
   end
   if opts.messages then
-    return M.render(opts.messages, opts.chat)
+    local chat = { model = model }
+    for k, v in pairs(opts.chat or {}) do chat[k] = v end
+    return M.render(opts.messages, chat)
   end
   if type(opts.prompt) == "string" then
-    return M.encode({ opts.prompt, true }, true)
+    return M.encode({ opts.prompt, true }, true, model)
   end
   if type(opts.prompt) == "table" then
     return ids.list(opts.prompt, "prompt")
@@ -52,30 +54,44 @@ local OURS = { ids = true, tokens = true, messages = true, chat = true, prompt =
 local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first",
   "slo_token" }
 
-local function open(opts, list)
+local function open(opts, list, model)
   local context, fields = host.task.context(), {}
+  if not context then
+    error("mc.submit is for requests, tasks and sessions: not for a file's top level, init"
+      .. " or tests", 3)
+  end
   for _, k in ipairs(INHERITED) do fields[k] = context[k] end
   for k, v in pairs(opts) do
     if not OURS[k] then fields[k] = v end
   end
-  return seq.open(fields, list)
+  return seq.open(fields, list, model)
 end
 
 --- mc.submit: see lua/mc/meta. Waits while the prompt is tokenised.
 function M.submit(opts)
   if type(opts) ~= "table" then error("mc.submit takes a table", 2) end
-  if opts.model and not M.is_model(opts.model) then
-    return nil, host.error("model_not_found", "there is no model '" ..
-      tostring(opts.model):sub(1, 80) .. "' here", "model")
-  end
-  local list, err = prompt_of(opts)
+  local model, err = M.model(opts.model)
+  if not model then return nil, err end
+  local list
+  list, err = prompt_of(opts, model)
   if not list then return nil, err end
-  return open(opts, list)
+  return open(opts, list, model)
 end
 
---- The model's own id, and "default".
-function M.is_model(name)
-  return name == "default" or name == host.server.model
+--- The id of the model that is meant: what the router chose, else the one of this name
+-- ("default": the first), else the first; nil, err when there is none.
+function M.model(name)
+  local models = host.server.models
+  if name == nil then
+    local context = host.task.context()
+    return context and context.model or models[1] or "default"
+  end
+  for _, id in ipairs(models) do
+    if id == name then return id end
+  end
+  if name == "default" then return models[1] or "default" end
+  return nil, host.error("model_not_found", "The model '" .. tostring(name):sub(1, 80)
+    .. "' does not exist", "model")
 end
 
 -- ---- methods ---------------------------------------------------------------------------
@@ -114,7 +130,8 @@ end
 -- shared. opts as in mc.submit, without a prompt.
 function Seq.fork(s, opts)
   local list = seq.ids(s)
-  return open(opts or {}, list)
+  local _, _, model = seq.state(s)
+  return open(opts or {}, list, model)
 end
 
 function Seq.usage(s)
@@ -133,8 +150,9 @@ end
 meta.__index = function(s, key)
   local method = Seq[key]
   if method then return method end
-  local id, state = seq.state(s)
+  local id, state, model = seq.state(s)
   if key == "id" then return id end
+  if key == "model" then return model end
   if key == "state" then return state end
   if key == "ids" then return data.array(ids.table((seq.ids(s)))) end
   return nil

@@ -48,6 +48,7 @@ function Res.stream(res, seqs, dialect) res.status, res.stream_of = 200, { seqs,
 local function make_request(r)
   r = r or {}
   return setmetatable({ method = r.method or "GET", path = r.path or "/", id = r.id or "test",
+    ip = r.ip or "127.0.0.1",
     tenant = r.tenant or "", tenant_id = 0, query = r.query or {}, params = r.params or {},
     headers = r.headers or {}, text = r.body or (r.json and host.json.encode(r.json)) or "" },
     { __index = Req })

@@ -50,21 +50,16 @@ local function count(b, name)
   return v
 end
 
-local function is_model(name)
-  return name == nil or name == "default" or name == mc.engine.models()[1].id
-end
-
-local function common(b)
-  if not is_model(b.model) then
-    return nil, { code = "model_not_found", param = "model",
-      message = ("The model '%s' does not exist"):format(b.model:sub(1, 80)) }
-  end
-  local o = { salt = b.cache_salt }
+-- The model is the router's choice, else the client's.
+local function common(req, b)
+  local m, err = mc.engine.model(req.model or b.model)
+  if not m then return nil, err end
+  local o = { salt = b.cache_salt, model = m.id }
   for _, k in ipairs(PASSED) do
     local v = b[k]
     if v ~= nil and v ~= null then o[k] = v end
   end
-  return o
+  return o, m
 end
 
 local function stream_opts(b, dialect)
@@ -115,7 +110,7 @@ end
 
 R["POST /v1/completions"] = function(req, res)
   local b = req:json(COMPLETION)
-  local o, err = common(b)
+  local o, err = common(req, b)
   if not o then return res:fail(err) end
   local name = unsupported(b)
   if name then
@@ -142,7 +137,7 @@ R["POST /v1/completions"] = function(req, res)
   if b.echo then
     so.echo = {}
     for i, p in ipairs(prompts) do
-      so.echo[i] = type(p) == "string" and p or mc.vocab.decode(p)
+      so.echo[i] = type(p) == "string" and p or mc.vocab.decode(p, false, o.model)
     end
   end
   res:stream(seqs, so)
@@ -173,9 +168,9 @@ end
 
 R["POST /v1/chat/completions"] = function(req, res)
   local b = req:json(CHAT)
-  local o, err = common(b)
-  if not o then return res:fail(err) end
-  local name = unsupported_chat(b)
+  local o, m = common(req, b)
+  if not o then return res:fail(m) end
+  local name, err = unsupported_chat(b)
   if name then
     return res:fail(bad(name, name .. " is not supported here", "unsupported_parameter"))
   end
@@ -187,10 +182,10 @@ R["POST /v1/chat/completions"] = function(req, res)
   o.limit, err = count(b, "max_completion_tokens")
   if not o.limit and not err then o.limit, err = count(b, "max_tokens") end
   if err then return res:fail(err) end
-  o.limit = o.limit or mc.engine.models()[1].max_tokens_default
+  o.limit = o.limit or m.max_tokens_default
   o.logprobs = b.logprobs and (b.top_logprobs or 0) or nil
   o.ids, err = mc.chat.render(b.messages, { kwargs = b.chat_template_kwargs,
-    add_generation_prompt = b.add_generation_prompt ~= false })
+    model = o.model, add_generation_prompt = b.add_generation_prompt ~= false })
   if not o.ids then return res:fail(err) end
   local seqs
   seqs, err = submit_all({ o.ids }, "ids", b.n or 1, o)
@@ -214,37 +209,39 @@ R["GET /v1/models"] = function(_, res)
 end
 
 R["GET /v1/models/{id*}"] = function(req, res)
-  local m = mc.engine.models()[1]
-  if not is_model(req.params.id) then
-    return res:fail { code = "model_not_found", param = "model",
-      message = ("The model '%s' does not exist"):format(req.params.id:sub(1, 80)) }
-  end
+  local m, err = mc.engine.model(req.params.id)
+  if not m then return res:fail(err) end
   res:json(model_of(m))
 end
 
 R["POST /v1/tokenize"] = function(req, res)
   local b = req:json { prompt = "string?", messages = "array?", model = "string?",
     add_special_tokens = "boolean?", add_generation_prompt = "boolean?" }
-  local tokens, err
+  local m, err = mc.engine.model(req.model or b.model)
+  if not m then return res:fail(err) end
+  local tokens
   if b.messages then
     err = check_roles(b.messages)
     if err then return res:fail(err) end
     tokens, err = mc.chat.render(b.messages,
-      { add_generation_prompt = b.add_generation_prompt ~= false })
+      { model = m.id, add_generation_prompt = b.add_generation_prompt ~= false })
     tokens = tokens and mc.vocab.table(tokens)
   elseif b.prompt then
-    tokens, err = mc.vocab.encode(b.prompt, { bos = b.add_special_tokens ~= false })
+    tokens, err = mc.vocab.encode(b.prompt, { model = m.id, bos = b.add_special_tokens ~= false })
   else
     err = bad("prompt", "prompt or messages is needed")
   end
   if not tokens then return res:fail(err) end
   res:json { tokens = tokens, count = #tokens,
-    max_model_len = mc.engine.models()[1].max_context }
+    max_model_len = m.max_context }
 end
 
 R["POST /v1/detokenize"] = function(req, res)
   local b = req:json { tokens = "array", model = "string?" }
-  local text, err = mc.vocab.decode(b.tokens)
+  local m, err = mc.engine.model(req.model or b.model)
+  if not m then return res:fail(err) end
+  local text
+  text, err = mc.vocab.decode(b.tokens, false, m.id)
   if not text then return res:fail(err) end
   res:json { prompt = text }
 end

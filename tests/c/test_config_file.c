@@ -49,6 +49,33 @@ static void config_file_sets_what_it_names(void **state)
     mc_settings_free(&s);
 }
 
+static void memory_is_shared_evenly_or_by_name(void **state)
+{
+    struct mc_settings s;
+    struct mc_err err;
+    int64_t bytes;
+    char name[16];
+
+    (void)state;
+    mc_settings_init(&s);
+    assert_ok(load("return { kv_memory = '3G' }", &s, &err), err);
+    assert_ok(mc_settings_share(&s, MC_SETTING_kv_memory, "any", 3, &bytes, &err), err);
+    assert_int_equal(bytes, 1ll << 30);
+    assert_false(mc_settings_share_name(&s, MC_SETTING_kv_memory, 0, name, sizeof name));
+    assert_ok(load("return { kv_memory = { small = '1G', large = '3G' } }", &s, &err), err);
+    assert_int_equal(s.kv_memory, 4ll << 30);
+    assert_ok(mc_settings_share(&s, MC_SETTING_kv_memory, "large", 2, &bytes, &err), err);
+    assert_int_equal(bytes, 3ll << 30);
+    assert_true(mc_settings_share_name(&s, MC_SETTING_kv_memory, 1, name, sizeof name));
+    assert_true(strcmp(name, "large") == 0 || strcmp(name, "small") == 0);
+    assert_false(mc_settings_share_name(&s, MC_SETTING_kv_memory, 2, name, sizeof name));
+    assert_int_equal(mc_settings_share(&s, MC_SETTING_kv_memory, "lar", 2, &bytes, &err),
+                     MC_EARG);
+    assert_non_null(strstr(err.text, "'lar'"));
+    assert_int_equal(load("return { kv_memory = { a = 'much' } }", &s, &err), MC_EARG);
+    mc_settings_free(&s);
+}
+
 static void config_file_unknown_key_names_the_nearest(void **state)
 {
     struct mc_settings s;
@@ -159,7 +186,8 @@ static void config_nearest_needs_to_be_near(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(config_file_sets_what_it_names),
-    cmocka_unit_test(config_file_unknown_key_names_the_nearest),
+    cmocka_unit_test(memory_is_shared_evenly_or_by_name),
+        cmocka_unit_test(config_file_unknown_key_names_the_nearest),
     cmocka_unit_test(config_file_refuses_wrong_values),
     cmocka_unit_test(config_file_that_loops_is_stopped),
     cmocka_unit_test(config_flag_beats_the_file),

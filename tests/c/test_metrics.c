@@ -41,8 +41,10 @@ static char text[1 << 20];
 
 static const char *render(struct mc_metrics *m, bool engine)
 {
-    struct mc_metrics_source s = {.metrics = m, .engine = engine ? (struct mc_engine *)text : NULL,
-                                  .model_name = "a\\b\"c\nd", .version = "0.1"};
+    const struct mc_metrics_model model = {engine ? (struct mc_engine *)text : NULL,
+                                           "a\\b\"c\nd"};
+    struct mc_metrics_source s = {.metrics = m, .models = &model, .n_model = 1,
+                                  .version = "0.1"};
     size_t n = mc_metrics_render(&s, text, sizeof text);
 
     assert_true(n < sizeof text);
@@ -244,7 +246,7 @@ static void metrics_label_values_are_cut_and_cleaned(void **state)
 
 static void metrics_that_do_not_fit_say_so(void **state)
 {
-    struct mc_metrics_source s = {.model_name = "m"};
+    struct mc_metrics_source s = {.n_model = 0};
     char *small;
     size_t n = mc_metrics_render(&s, text, sizeof text);
 

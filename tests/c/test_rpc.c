@@ -119,7 +119,8 @@ static void set_up(struct fixture *f)
     snprintf(f->path, sizeof f->path, "%s/sock", f->dir);
     f->server.repl = &repl_ops;
     f->server.config = json_pack("{s:i}", "port", 8000);
-    snprintf(f->server.model, sizeof f->server.model, "tiny");
+    snprintf(f->server.model[0].id, sizeof f->server.model[0].id, "tiny");
+    f->server.n_model = 1;
     atomic_store(&f->server.ready, true);
     assert_ok(mc_rpc_open(&f->server, f->path, &f->rpc, &err), err);
     assert_non_null(f->rpc);

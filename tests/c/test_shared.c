@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/log.h"
+#include "core/base/sha256.h"
 #include "core/serve/keys.h"
 #include "core/serve/shared.h"
 #include "tests/c/tmpdir.h"
@@ -201,7 +202,62 @@ static void keys_refuse_everything_else(void **state)
     assert_true(mc_keys_open("/nonexistent", &k, &err) < 0);
 }
 
+static void sha256_of_known_messages(void **state)
+{
+    static const struct {
+        const char *text, *sum;
+    } known[] = { /* FIPS 180-4's, and the lengths at which padding grows */
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+        {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+         "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318"},
+        {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+         "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb"},
+    };
+    uint8_t sum[MC_SHA256];
+    char hex[MC_SHA256_HEX];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        mc_sha256(known[i].text, strlen(known[i].text), sum);
+        mc_sha256_hex(sum, hex);
+        assert_string_equal(hex, known[i].sum);
+    }
+}
+
+static void keys_are_kept_by_hash_and_read_again(void **state)
+{
+    char *dir = tmp_new();
+    struct mc_keys *k = NULL;
+    struct mc_err err = {0};
+    uint32_t acme, tenant;
+
+    (void)state;
+    mc_log_set("http", MC_LOG_OFF);
+    tmp_text(dir, "keys", "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad "
+                          "acme\n");
+    assert_ok(mc_keys_open(tmp_path(dir, "keys"), &k, &err), err);
+    assert_ok(mc_keys_check(k, "Bearer abc", NULL, &acme, &err), err);
+    assert_string_equal(mc_keys_tenant(k, acme), "acme");
+    tmp_text(dir, "keys", "key-number-1 other\nkey-number-2 acme\n");
+    assert_ok(mc_keys_reload(k, &err), err);
+    assert_int_equal(mc_keys_check(k, "Bearer abc", NULL, &tenant, &err), MC_EAUTH);
+    assert_ok(mc_keys_check(k, "Bearer key-number-2", NULL, &tenant, &err), err);
+    assert_int_equal(tenant, acme);
+    tmp_text(dir, "keys", "sha256:BA78 acme\n");
+    assert_int_equal(mc_keys_reload(k, &err), MC_EARG);
+    assert_ok(mc_keys_check(k, "Bearer key-number-2", NULL, &tenant, &err), err);
+    tmp_text(dir, "keys", "key-number-1 a/b\n");
+    assert_int_equal(mc_keys_reload(k, &err), MC_EARG);
+    mc_keys_close(k);
+    tmp_free(dir);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(sha256_of_known_messages),
+    cmocka_unit_test(keys_are_kept_by_hash_and_read_again),
     cmocka_unit_test(shared_values_are_replaced_end_and_go),
     cmocka_unit_test(shared_refuses_what_is_too_large),
     cmocka_unit_test(shared_full_table_lets_the_ended_and_then_the_unused_go),

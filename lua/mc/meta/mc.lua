@@ -17,9 +17,12 @@
 ---@field query table<string, string>
 ---@field headers table<string, string> names in lower case
 ---@field tenant string of the API key, or ""
+---@field model string? the router's choice
 ---@field id string x-request-id
+---@field ip string the client's address, past the --trusted-proxies
 
 ---@class mc.Submit
+---@field model string? of several; else the router's choice, else the first
 ---@field prompt string? text, or a list of token ids
 ---@field messages table[]? a conversation, rendered by the model's chat template
 ---@field ids userdata? a prompt as mc.chat.render made it
@@ -50,6 +53,7 @@
 
 ---@class mc.Seq
 ---@field id string
+---@field model string
 ---@field state string "running", "ended"
 ---@field ids integer[] prompt, then the tokens taken
 
@@ -83,8 +87,8 @@ function seq:cancel(why) end
 --- It goes on when the request or session that made it has ended.
 function seq:detach() end
 
---- Live sequences: {id, request, state, lane, tenant, n_prompt, n_gen, age}. filter: {state,
---- tenant, older}.
+--- Live sequences: {id, request, model, state, lane, tenant, n_prompt, n_gen, age}. filter:
+--- {model, state, tenant, older}.
 ---@param filter table?
 ---@return table[]? rows
 ---@return mc.Error? err
@@ -107,17 +111,28 @@ function mc.cancel(id, why) end
 ---@return mc.Error? err
 function mc.why(id) end
 
---- What `mascon top` shows: counters, pages, lanes, sequences. REPL only.
-function mc.top() end
+--- What `mascon top` shows: counters, pages, lanes of a model (the first), sequences. REPL only.
+---@param model string?
+function mc.top(model) end
 
---- State, model, load: what `mascon status` shows.
-function mc.engine.status() end
+--- State, model, load: what `mascon status` shows. Of several models: of all, with a row for
+--- each in models; or of the one that is named.
+---@param model string?
+function mc.engine.status(model) end
 
---- Counters since the start.
-function mc.engine.stats() end
+--- Counters since the start, of one model or of all together.
+---@param model string?
+function mc.engine.stats(model) end
 
 --- What is served: {id, created, max_context, family, max_tokens_default}.
 function mc.engine.models() end
+
+--- The row of mc.engine.models that a name means: nil is the router's choice, else the first, as
+--- "default" is.
+---@param name string?
+---@return table? row
+---@return mc.Error? err
+function mc.engine.model(name) end
 
 --- Finishes open requests, then ends the server. REPL only.
 ---@param seconds number?
@@ -127,8 +142,10 @@ function mc.engine.drain(seconds) end
 ---@param settings table
 function mc.engine.set(settings) end
 
---- KV pages: {total, free, held, cached, pending, page_tokens}.
-function mc.kv.stats() end
+--- KV pages of a model, else of the first: {model, total, free, held, cached, pending,
+--- page_tokens}.
+---@param model string?
+function mc.kv.stats(model) end
 
 --- What runs: directory, generations, files. REPL only.
 function mc.policy.list() end
@@ -163,7 +180,7 @@ function mc.policy.reload() end
 --- Goes back to the generation before. REPL only.
 function mc.policy.rollback() end
 
---- Token ids of text (w). opts: {bos = true, special = true}.
+--- Token ids of text (w). opts: {bos = true, special = true, model}.
 ---@param text string
 ---@param opts table?
 ---@return integer[]? ids
@@ -173,16 +190,18 @@ function mc.vocab.encode(text, opts) end
 --- Text of token ids; special: control tokens too.
 ---@param ids integer[]
 ---@param special boolean?
+---@param model string?
 ---@return string? text
 ---@return mc.Error? err
-function mc.vocab.decode(ids, special) end
+function mc.vocab.decode(ids, special, model) end
 
 --- The list of a prompt that mc.chat.render made.
 ---@param ids userdata
 ---@return integer[]
 function mc.vocab.table(ids) end
 
---- Messages as a prompt for mc.submit{ids =} (w). opts: {add_generation_prompt, kwargs, tools}.
+--- Messages as a prompt for mc.submit{ids =} (w). opts: {add_generation_prompt, kwargs,
+--- tools, model}.
 ---@param messages table[]
 ---@param opts table?
 ---@return userdata? ids
@@ -317,7 +336,7 @@ function mc.log.error(message, fields) end
 function mc.log.level(unit, level) end
 
 --- The body as JSON, checked: { prompt = "string", n = "integer? 1..16" }. When it is wrong the
---- client has its 400 and the handler ends here.
+--- client has its 400 and the handler ends here. It is read once: a router may read and change it.
 ---@param schema table?
 function req:json(schema) end
 

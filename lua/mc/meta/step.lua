@@ -215,6 +215,8 @@ function Cands:text(i) end
 ---@return integer
 function Cands:draw() end
 
+---@class mc.model string the id of the model whose steps these are; "" when files are only tried
+
 --- The tokens whose text matches a Lua pattern, as a set: set:has(id). While a file loads.
 ---@param pattern string
 function mc.vocab.set(pattern) end
