@@ -266,10 +266,12 @@ static void log_access(const struct mc_req *r, bool whole)
 {
     double ms = r->t_served > 0 ? 1e3 * (mc_http_now() - r->t_served) : 0;
 
-    mc_log_at(r->http->o.access_log ? MC_LOG_INFO : MC_LOG_DEBUG, "access",
-              "ip=%s method=%s path=%.*s status=%d bytes=%llu ms=%.1f id=%s%s%s%s", r->ip,
-              r->method, (int)strcspn(r->uri, "?"), r->uri, r->status,
-              (unsigned long long)r->n_sent, ms, r->id, *r->tenant ? " tenant=" : "", r->tenant,
+    bool asked = r->http->o.access_log;
+
+    mc_log_at(asked ? MC_LOG_INFO : MC_LOG_DEBUG, asked ? "access" : "http",
+              "ip=%s method=%s path=%.*s id=%s status=%d bytes=%llu ms=%.1f%s%s%s", r->ip,
+              r->method, (int)strcspn(r->uri, "?"), r->uri, r->id, r->status,
+              (unsigned long long)r->n_sent, ms, *r->tenant ? " tenant=" : "", r->tenant,
               whole ? "" : " cut");
 }
 
