@@ -33,6 +33,7 @@ struct mc_engine_opts {
     int32_t max_waiting;  /* queued requests, 0: 1024 */
     int32_t chunk;        /* tokens a step, 0: 256 */
     bool sync;            /* no look-ahead: publish a step before the next is planned */
+    int32_t mla_expand;   /* latents: chunks of so many tokens attend expanded, 0: none */
     bool no_page_tags;
 };
 

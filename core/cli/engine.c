@@ -17,6 +17,7 @@ int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engi
         .max_seqs = (int32_t)s->max_seqs,
         .max_waiting = (int32_t)s->max_waiting,
         .chunk = (int32_t)s->chunk,
+        .mla_expand = (int32_t)s->mla_expand,
         .no_page_tags = !s->page_tags,
     };
 

@@ -27,6 +27,7 @@ static int open_all(const char *path, const struct mc_settings *s, struct opened
                                        .cpu = *s->cpu ? s->cpu : NULL};
     int rc = mc_ranks_open(&o->ranks, s->backend, &bo, (int32_t)s->ranks, err);
 
+    o->ranks.mla_expand = (int32_t)s->mla_expand;
     return rc < 0 ? rc : mc_ranks_load(&o->ranks, path, &o->tok, err);
 }
 

@@ -94,7 +94,7 @@ static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const c
     if (p->scheme)
         return mc_scheme_of(p->scheme, t, name);
     if (!t->vector && p->unread.code == 0 &&
-        mc_ckpt_matrix(p->ckpt, name, &d, &p->unread) == 0)
+        mc_ckpt_matrix_own(p->ckpt, name, &d, NULL, &p->unread) == 0)
         return mc_form_of(&d);
     s = mc_ckpt_find(p->ckpt, name);
     return mc_form_plain(s && strcmp(s->dtype, "F32") == 0 ? MC_D_F32 : MC_D_BF16);

@@ -2,9 +2,11 @@
  *
  * Owns nothing. THREAD: opening.
  * Absorbed form: W_UK goes to the query, so that it meets the cached latent, and W_UV to
- * what attention leaves, so that no key or value is ever expanded. A layer that owns an
- * indexer chooses topk positions for each row; the layers behind it that own none see the
- * same ones, so the set's buffer lives until the next indexer.
+ * what attention leaves, so that no key or value is ever expanded; but for the rows of
+ * long chunks, where the operator asks for it (--mla-expand): a token's keys and values,
+ * made once, then serve many rows. A layer that owns an indexer chooses topk positions for
+ * each row; the layers behind it that own none see the same ones, so the set's buffer lives
+ * until the next indexer.
  * Buffers: K holds the query's latent before its norm, V the token's. */
 #include "core/model/pass_int.h"
 
@@ -116,8 +118,35 @@ static void add_index(struct mc_pass *p, int32_t layer, void *q, void *k, void *
     MC_PASS_ADD_SCRATCH(p, dsa_topk, &topk);
 }
 
+/* Rows of a sequence in a step that make a chunk long: see mc_row_is_long. */
+static int32_t long_rows(const struct mc_pass *p, int32_t layer)
+{
+    return layer < p->m->cfg.n_layer ? p->m->cfg.mla_expand : 0;
+}
+
+/* q: the queries of long chunks, which were only rotated. */
+static void add_expanded(struct mc_pass *p, int32_t layer, const void *q, struct mc_act act)
+{
+    const struct mc_config *c = &p->m->cfg;
+    struct mc_attn_ragged_p ragged = {.rows = p->mem->rows,
+                                      .kv = p->mem->kv,
+                                      .slots = p->mem->slots,
+                                      .layer = layer,
+                                      .h = p->m->heads.n,
+                                      .nope = c->nope,
+                                      .v = c->v_dim,
+                                      .long_rows = long_rows(p, layer),
+                                      .scale = c->attn_scale,
+                                      .q = q,
+                                      .kv_b = p->m->layer[layer].w[MC_M_KV_B],
+                                      .act = act};
+
+    if (ragged.long_rows > 0)
+        MC_PASS_ADD(p, attn_ragged, &ragged);
+}
+
 static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
-                          const int32_t *set)
+                          const void *q_long, const int32_t *set)
 {
     const struct mc_config *c = &p->m->cfg;
     const struct mc_layer *y = &p->m->layer[layer];
@@ -128,7 +157,7 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .h = h,
         .n_part = set ? n_set : mc_pass_parts(p), .cap_decode = p->caps.seqs,
         .scale = c->attn_scale, .q = q, .idx = set, .topk = c->index_topk,
-        .first = mc_pass_first(p, layer)};
+        .first = mc_pass_first(p, layer), .long_rows = long_rows(p, layer)};
     size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, attn.n_part) * (size_t)h;
     struct mc_attn_merge_p merge = {
         .rows = s->rows, .h = h, .d = c->kv_lora, .n_part = attn.n_part,
@@ -137,6 +166,7 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
                                .h = h,
                                .c = c->kv_lora,
                                .v = c->v_dim,
+                               .long_rows = attn.long_rows,
                                .o_lat = merge.out,
                                .w_uv = y->w_uv,
                                .act = mc_pass_act(p, MC_ACT_ATTN,
@@ -152,6 +182,7 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
     MC_PASS_ADD(p, mla_attn, &attn);
     MC_PASS_ADD(p, attn_merge, &merge);
     MC_PASS_ADD(p, mla_out, &out);
+    add_expanded(p, layer, q_long, out.act);
     mc_pass_linear(p, &heads, &(struct mc_fan){o, NULL, p->x}, 1);
 }
 
@@ -173,6 +204,7 @@ static void add(struct mc_pass *p, int32_t layer, const struct mc_input *in)
     int32_t *set = NULL;
     struct mc_mla_q_p absorb = {
         .rows = p->mem->rows, .h = h, .nope = c->nope, .c = c->kv_lora, .q = q,
+        .long_rows = long_rows(p, layer),
         .w_uk = y->w_uk, .rope = rope_of(p->m, c->nope, c->rope_neighbours),
         .out = rows(p, MC_USE_ABSORBED, h * (c->kv_lora + c->rope_dim))};
     struct mc_input latent;
@@ -186,7 +218,7 @@ static void add(struct mc_pass *p, int32_t layer, const struct mc_input *in)
                              (size_t)p->caps.rows * (size_t)c->index_topk * sizeof *set);
     if (own)
         add_index(p, layer, index_q, index_k, gate, set);
-    add_attention(p, layer, absorb.out, set);
+    add_attention(p, layer, absorb.out, q, set);
 }
 
 const struct mc_block mc_attn_mla = {wants, add};

@@ -21,6 +21,21 @@ int mc_config_add_eos(struct mc_config *out, int32_t id, struct mc_err *err)
     return 0;
 }
 
+/* Groups are of equal size, of two experts at least, and hold enough of them. */
+static int check_groups(const struct mc_config *m, struct mc_err *err)
+{
+    if (m->n_expert % m->n_group != 0 || m->topk_group > m->n_group ||
+        (m->n_group > 1 && m->n_expert / m->n_group < 2))
+        return mc_fail_param(err, MC_EFORMAT, "n_group",
+                             "%d experts can't be chosen from %d of %d groups (n_group, "
+                             "topk_group)", m->n_expert, m->topk_group, m->n_group);
+    if (m->top_k_expert > m->n_expert / m->n_group * m->topk_group)
+        return mc_fail_param(err, MC_EFORMAT, "num_experts_per_tok",
+                             "%d experts a token (num_experts_per_tok) are more than %d "
+                             "groups hold", m->top_k_expert, m->topk_group);
+    return 0;
+}
+
 /* What the readers can't see field by field. */
 static int check(const struct mc_config *m, struct mc_err *err)
 {
@@ -44,7 +59,7 @@ static int check(const struct mc_config *m, struct mc_err *err)
     if (m->bos < -1 || m->bos >= m->vocab)
         return mc_fail(err, MC_EFORMAT, "bos_token_id %d is no id of a vocabulary of %d",
                        m->bos, m->vocab);
-    return 0;
+    return m->n_expert > 0 ? check_groups(m, err) : 0;
 }
 
 int mc_config_load(const struct mc_ckpt *c, struct mc_config *out, struct mc_err *err)

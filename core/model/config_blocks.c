@@ -98,9 +98,15 @@ void mc_cfg_read_indexers(struct mc_cfg_reader *r, struct mc_config *out)
 
 /* ---- experts ----------------------------------------------------------------------- */
 
+/* transformers 5 writes the number as num_local_experts, whatever a family called it. */
 static void read_common(struct mc_cfg_reader *r, const char *count, struct mc_config *out)
 {
-    out->n_expert = mc_cfg_required(r, count, 1, LIMIT_EXPERTS);
+    int32_t local = mc_cfg_integer(r, "num_local_experts", 0, 1, LIMIT_EXPERTS);
+
+    out->n_expert = local > 0 ? mc_cfg_integer(r, count, local, 1, LIMIT_EXPERTS)
+                              : mc_cfg_required(r, count, 1, LIMIT_EXPERTS);
+    if (local > 0 && local != out->n_expert)
+        mc_cfg_bad(r, MC_EFORMAT, "num_local_experts", "is not the other number of experts");
     out->top_k_expert = mc_cfg_required(r, "num_experts_per_tok", 1, LIMIT_EXPERTS);
     out->moe_inter = mc_cfg_required(r, "moe_intermediate_size", 1, MC_LIMIT_WIDTH);
     out->n_group = out->topk_group = 1;
@@ -178,16 +184,6 @@ void mc_cfg_read_experts_deepseek(struct mc_cfg_reader *r, struct mc_config *out
     out->router_factor = (float)mc_cfg_number(r, "routed_scaling_factor", 1, 1e-6, 1e6);
     out->n_group = mc_cfg_required(r, "n_group", 1, LIMIT_EXPERTS);
     out->topk_group = mc_cfg_required(r, "topk_group", 1, LIMIT_EXPERTS);
-    if (r->rc == 0 &&
-        (out->n_expert % out->n_group != 0 || out->topk_group > out->n_group ||
-         (out->n_group > 1 && out->n_expert / out->n_group < 2)))
-        r->rc = mc_fail_param(r->err, MC_EFORMAT, "n_group",
-                              "%s: %d experts can't be chosen "
-                              "from %d of %d groups (n_group, topk_group)",
-                              r->where, out->n_expert, out->topk_group, out->n_group);
-    if (r->rc == 0 && out->top_k_expert > out->n_expert / out->n_group * out->topk_group)
-        mc_cfg_bad(r, MC_EFORMAT, "num_experts_per_tok",
-                   "is more than topk_group groups hold");
     read_sparse_layers(r, out);
 }
 

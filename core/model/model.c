@@ -182,8 +182,11 @@ static int load_one(struct mc_loader *l, const struct mc_tensor_spec *t,
     if (t->vector)
         return load_vector(l, t, &y->v[t->at]);
     switch (t->at) {
-    case MC_M_KV_B:
-        return mc_load_latent(l, t, y);
+    case MC_M_KV_B: {
+        int rc = mc_load_latent(l, t, y);
+
+        return rc == 0 && l->m->cfg.mla_expand > 0 ? load_matrix(l, t, &y->w[t->at]) : rc;
+    }
     case MC_M_EXPERT_GATE:
         return mc_load_experts(l, t, &y->e_gate);
     case MC_M_EXPERT_UP:
@@ -212,7 +215,7 @@ static uint64_t bytes_read(const struct mc_config *c, const struct mc_layer *y)
                      y->w_uv.w.bytes * (uint64_t)y->w_uv.n;
 
     for (int j = 0; j < MC_N_MATRIX; j++)
-        bytes += y->w[j].bytes;
+        bytes += j == MC_M_KV_B ? 0 : y->w[j].bytes; /* long chunks alone read that */
     return bytes + (uint64_t)c->top_k_expert *
                        (y->e_gate.w.bytes + y->e_up.w.bytes + y->e_down.w.bytes);
 }

@@ -114,20 +114,22 @@ static size_t gpt2(const char *s, size_t n)
     return white(s, n, false);
 }
 
-/*  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-static size_t marks_or_white(const char *s, size_t n)
+/*  ?[^\s LETTERS \p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+static size_t marks_or_white(const char *s, size_t n, unsigned letters)
 {
     size_t i = s[0] == ' ', len;
     unsigned cat = cat_at(s, i, n, &len);
 
-    if (cat && !(cat & (SPACE | L | N)))
-        return run(s, run_not(s, i + len, n, SPACE | L | N), n, NEWLINE);
+    if (cat && !(cat & (SPACE | letters | N)))
+        return run(s, run_not(s, i + len, n, SPACE | letters | N), n, NEWLINE);
     return white(s, n, true);
 }
 
-/* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,DIGITS}
- * | ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-static inline size_t words(const char *s, size_t n, size_t digits)
+/* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}
+ * | ?[^\s LETTERS \p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ * A mark that could be the optional first character is a letter where marks are letters:
+ * the run is the same either way. */
+static inline size_t words(const char *s, size_t n, size_t digits, unsigned letters)
 {
     size_t i = contraction(s, n, true), len;
     unsigned cat;
@@ -135,26 +137,31 @@ static inline size_t words(const char *s, size_t n, size_t digits)
     if (i)
         return i;
     cat = cat_at(s, 0, n, &len);
-    if (cat & L)
-        return run(s, len, n, L);
+    if (cat & letters)
+        return run(s, len, n, letters);
     if (cat & N)
         return run_max(s, len, n, N, digits - 1);
     if (!(cat & NEWLINE)) {
-        i = run(s, len, n, L);
+        i = run(s, len, n, letters);
         if (i > len)
             return i;
     }
-    return marks_or_white(s, n);
+    return marks_or_white(s, n, letters);
 }
 
 static size_t llama3(const char *s, size_t n)
 {
-    return words(s, n, 3);
+    return words(s, n, 3, L);
 }
 
 static size_t qwen2(const char *s, size_t n)
 {
-    return words(s, n, 1);
+    return words(s, n, 1, L);
+}
+
+static size_t qwen35(const char *s, size_t n)
+{
+    return words(s, n, 1, L | M);
 }
 
 /* \p{N}{1,3} */
@@ -240,6 +247,59 @@ static size_t marks(const char *s, size_t n)
     return after_space(s, n, P);
 }
 
+/* \s?[CASED]+, the letters of pretok_cased.c */
+static size_t cased_letters(const char *s, size_t n)
+{
+    size_t len, i = cat_at(s, 0, n, &len) & SPACE ? len : 0, from = i;
+
+    while (i < n && mc_pretok_cased(mc_utf8_get(s + i)))
+        i += mc_utf8_len(s[i]);
+    return i > from ? i : 0;
+}
+
+/* [!-/:-~ and the same of full width, U+2018-201F U+3000-3002] */
+static bool listed_mark(uint32_t cp)
+{
+    if (cp >= 0xff01 && cp <= 0xff5e)
+        cp -= 0xff01 - '!';
+    return (cp >= '!' && cp <= '/') || (cp >= ':' && cp <= '~') ||
+           (cp >= 0x2018 && cp <= 0x201f) || (cp >= 0x3000 && cp <= 0x3002);
+}
+
+/* \s?MARKS+ */
+static size_t listed_marks(const char *s, size_t n)
+{
+    size_t len, i = cat_at(s, 0, n, &len) & SPACE ? len : 0, from;
+
+    if (i == n || !listed_mark(mc_utf8_get(s + i)))
+        i = 0;
+    for (from = i; i < n && listed_mark(mc_utf8_get(s + i));)
+        i += mc_utf8_len(s[i]);
+    return i > from ? i : 0;
+}
+
+/* \s+$ : where white space ends a piece. split() begins there, so that a run of it inside
+ * is not looked at again and again. */
+static size_t last_white(const char *s, size_t n)
+{
+    (void)s;
+    return n;
+}
+
+static size_t where_last_white(const char *s, size_t n)
+{
+    size_t i = n, at, len;
+
+    while (i > 0) {
+        for (at = i - 1; at > 0 && (s[at] & 0xc0) == 0x80;)
+            at--;
+        if (!(cat_at(s, at, n, &len) & SPACE))
+            break;
+        i = at;
+    }
+    return i;
+}
+
 /* [U+4E00-9FA5 U+0800-4E00 U+AC00-D7FF]+ */
 static size_t east(const char *s, size_t n)
 {
@@ -285,52 +345,72 @@ static size_t deepseek3(const char *s, size_t n)
     return white(s, n, true);
 }
 
-/* A letter or mark that is neither Han nor of case `but`: a class of two with
- * [\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]] in common. */
-static inline bool cased(unsigned cat, unsigned but)
+/* A letter or mark of none of the categories `but`. */
+static inline bool has_case(unsigned cat, unsigned but)
 {
-    return cat & (L | M) && !(cat & (but | HAN));
+    return cat & (L | M) && !(cat & but);
 }
 
 /* U*W+ or else U+W*, where U has no lower and W no upper case: the end of the word that
  * starts at i, or i. Where no W follows the Us they give back down to their last W. */
-static size_t cased_word(const char *s, size_t i, size_t n)
+static inline size_t cased_word(const char *s, size_t i, size_t n, unsigned never)
 {
     size_t both = 0, len;
-    unsigned cat;
+    unsigned cat, no_u = LOWER | never, no_w = UPPER | never;
 
-    for (cat = cat_at(s, i, n, &len); cased(cat, LOWER); cat = cat_at(s, i, n, &len)) {
+    for (cat = cat_at(s, i, n, &len); has_case(cat, no_u); cat = cat_at(s, i, n, &len)) {
         i += len;
         if (!(cat & UPPER))
             both = i;
     }
-    if (both && !cased(cat, UPPER))
+    if (both && !has_case(cat, no_w))
         return both;
-    for (; cased(cat, UPPER); cat = cat_at(s, i, n, &len))
+    for (; has_case(cat, no_w); cat = cat_at(s, i, n, &len))
         i += len;
     return i;
 }
 
-/* [\p{Han}]+|PU*W+C|PU+W*C|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
- * with P [^\r\n\p{L}\p{N}]?, U [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]],
- * W [\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]], C (?i:'s|'t|'re|'ve|'m|'ll|'d)?
+/* \p{N}{1,3}|PU*W+C|PU+W*C with P [^\r\n\p{L}\p{N}]?, U [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}],
+ * W [\p{Ll}\p{Lm}\p{Lo}\p{M}], both without `never`, C (?i:'s|'t|'re|'ve|'m|'ll|'d)?
  * A mark that could be P is a W: the match is the same either way. */
-static size_t kimi(const char *s, size_t n)
+static inline size_t number_or_cased(const char *s, size_t n, unsigned never)
 {
-    size_t i = 0, len;
+    size_t i, len;
     unsigned cat = cat_at(s, 0, n, &len);
 
-    if (cat & HAN)
-        return run(s, len, n, HAN);
     if (cat & N)
         return run_max(s, len, n, N, 2);
-    if (!(cat & NEWLINE)) {
-        i = cat & (L | M) ? 0 : len;
-        len = cased_word(s, i, n);
-        if (len > i)
-            return len + (len < n ? contraction(s + len, n - len, true) : 0);
-    }
-    return marks_or_white(s, n);
+    if (cat & NEWLINE)
+        return 0;
+    i = cat & (L | M) ? 0 : len;
+    len = cased_word(s, i, n, never);
+    return len > i ? len + (len < n ? contraction(s + len, n - len, true) : 0) : 0;
+}
+
+/* [\p{Han}]+|the above without Han| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+static size_t kimi(const char *s, size_t n)
+{
+    size_t len;
+
+    if (cat_at(s, 0, n, &len) & HAN)
+        return run(s, len, n, HAN);
+    len = number_or_cased(s, n, HAN);
+    return len ? len : marks_or_white(s, n, L);
+}
+
+/* The above| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+static size_t gpt4o(const char *s, size_t n)
+{
+    size_t i = number_or_cased(s, n, 0), len;
+    unsigned cat = cat_at(s, s[0] == ' ', n, &len);
+
+    if (i)
+        return i;
+    i = marks_or_white(s, n, L);
+    if (cat && !(cat & (SPACE | L | N)))
+        while (i < n && (s[i] == '/' || s[i] == '\r' || s[i] == '\n'))
+            i++;
+    return i;
 }
 
 #define WORDS(digits)                                                             \
@@ -360,7 +440,7 @@ static const struct {
 /* As llama.cpp reads these names; `default` is what it does for files without one. */
 static const struct {
     const char *name;
-    mc_pretok_rule rule[5];
+    mc_pretok_rule rule[6];
 } named[] = {
     {"default", {punctuation, gpt2, number, ascii3}},
     {"gpt-2", {gpt2}}, {"gpt2", {gpt2}}, {"phi-2", {gpt2}}, {"olmo", {gpt2}},
@@ -368,10 +448,11 @@ static const struct {
     {"refact", {number1, gpt2}}, {"command-r", {number1, gpt2}},
     {"llama-bpe", {llama3}}, {"llama3", {llama3}}, {"llama-v3", {llama3}},
     {"chatglm-bpe", {llama3}}, {"glm4", {llama3}}, {"glm5", {llama3}},
-    {"qwen2", {qwen2}}, {"deepseek-r1-qwen", {qwen2}},
+    {"qwen2", {qwen2}}, {"deepseek-r1-qwen", {qwen2}}, {"qwen35", {qwen35}},
+    {"deepseek-llm", {line_end, cased_letters, listed_marks, last_white, east, number1}},
     {"deepseek-v3", {number3, cjk, deepseek3}},
     {"deepseek-coder", {line_end, letters, marks, east, number1}},
-    {"kimi-k2", {kimi}},
+    {"kimi-k2", {kimi}}, {"gpt-4o", {gpt4o}}, {"llama4", {gpt4o}},
 };
 
 static bool add(struct mc_pretok *p, mc_pretok_rule rule)
@@ -415,7 +496,7 @@ bool mc_pretok_add_named(struct mc_pretok *p, const char *name, size_t n)
     for (i = 0; i < sizeof named / sizeof *named; i++) {
         if (strlen(named[i].name) != n || memcmp(named[i].name, name, n) != 0)
             continue;
-        for (k = 0; k < 5 && named[i].rule[k]; k++)
+        for (k = 0; k < 6 && named[i].rule[k]; k++)
             if (!add(p, named[i].rule[k]))
                 return false;
         return true;
@@ -444,6 +525,8 @@ static int split(const struct mc_pretok *p, int k, const char *s, size_t n,
         return 0;
     if (k == p->n)
         return piece(ctx, s, n);
+    if (p->rule[k] == last_white)
+        i = where_last_white(s, n);
     while (i < n && rc >= 0) {
         len = p->rule[k](s + i, n - i);
         if (len == 0) {

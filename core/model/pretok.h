@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Length of the match that starts at s (n > 0 bytes of valid UTF-8 to the end of the
  * piece), or 0. */
@@ -28,6 +29,7 @@ bool mc_pretok_add(struct mc_pretok *p, const char *pattern, size_t n);
 bool mc_pretok_add_named(struct mc_pretok *p, const char *name, size_t n);
 bool mc_pretok_add_gpt2(struct mc_pretok *p); /* ByteLevel's own pattern */
 bool mc_pretok_add_digits(struct mc_pretok *p, bool individual);
+bool mc_pretok_cased(uint32_t cp); /* pretok_cased.c: DeepSeek-LLM's letters */
 
 /* Calls piece for each piece in order, never an empty one; stops at its first negative
  * return and returns that. */

@@ -241,6 +241,7 @@ int mc_ranks_load(struct mc_ranks *r, const char *path, struct mc_tok **tok,
     rc = mc_ckpt_open(path, &l->c, err);
     if (rc == 0)
         rc = mc_config_load(l->c, &l->cfg, err);
+    l->cfg.mla_expand = l->cfg.index_topk > 0 ? 0 : r->mla_expand;
     if (rc == 0)
         rc = check_share(&l->cfg, r->n, err);
     if (rc == 0)

@@ -28,6 +28,7 @@ struct mc_ranks {
     int32_t n;
     struct mc_comm *comm; /* NULL: one rank */
     struct mc_fault fault;
+    int32_t mla_expand; /* set before loading: see config.h */
     bool stuck; /* a thread of a rank never came back: nothing is freed any more */
     struct mc_rank rank[MC_MAX_RANKS];
 };

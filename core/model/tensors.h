@@ -19,7 +19,8 @@ enum mc_matrix {
     MC_M_Q_A,        /* [q_lora,H] */
     MC_M_Q_B,        /* [h*d,q_lora] */
     MC_M_KV_A,       /* [c+r,H] */
-    MC_M_KV_B,       /* [h*(nope+v),c]: loaded as the stacks W_UK and W_UV */
+    MC_M_KV_B,       /* [h*(nope+v),c]: loaded as the stacks W_UK and W_UV, and kept whole
+                        where long chunks are expanded */
     MC_M_INDEX_Q,    /* [hi*di,q_lora] */
     MC_M_INDEX_K,    /* [di,H] */
     MC_M_INDEX_GATE, /* [hi,H] */

@@ -67,8 +67,9 @@ int mc_hf_open_config(struct mc_ckpt *c, const char *name, struct mc_err *err);
 int mc_safetensors_read(struct mc_ckpt *c, int32_t map, struct mc_err *err);
 int mc_gguf_read(struct mc_ckpt *c, int32_t map, struct mc_err *err);
 void mc_gguf_free(struct mc_gguf *g);
-/* gguf_name.c: the HF name of a GGUF tensor into out; false when it has none. */
-bool mc_gguf_hf_name(const char *name, char *out, size_t cap);
+/* gguf_name.c: the HF name of a GGUF tensor into out, of a model that spells its blocks as
+ * DeepSeek's or else as Qwen's; false when it has none. */
+bool mc_gguf_hf_name(const char *name, bool deepseek, char *out, size_t cap);
 
 /* dir.c: opens a regular file of a directory by plain name, never waiting and never
  * leaving the directory. Returns the descriptor or an error. */

@@ -68,10 +68,22 @@ static int read_info(struct mc_cursor *c, uint64_t next, struct mc_stored *s, st
     return 0;
 }
 
+/* Whether the architecture's files go by DeepSeek's names. */
+static bool is_deepseek(const struct mc_gguf *g)
+{
+    const char *s;
+    size_t n;
+
+    return mc_gguf_str(g, "general.architecture", &s, &n) &&
+           ((n == 9 && memcmp(s, "deepseek2", n) == 0) ||
+            (n == 7 && memcmp(s, "glm-dsa", n) == 0));
+}
+
 /* Leaves an offset into the data in s.data's place; place() makes it an address. */
 static int read_infos(struct mc_ckpt *c, int32_t map, struct mc_cursor *cur, uint64_t n,
                       uint64_t align, struct mc_err *err)
 {
+    bool deepseek = is_deepseek(c->gguf);
     uint64_t next = 0;
 
     if (n > (cur->n - cur->at) / INFO_MIN)
@@ -99,7 +111,7 @@ static int read_infos(struct mc_ckpt *c, int32_t map, struct mc_cursor *cur, uin
             return mc_fail(err, MC_EFORMAT, "tensor '%.100s' passes the end of the file", own);
         next = (next + align - 1) / align * align;
         rc = mc_ckpt_add(c, &s, own, (size_t)n_name,
-                         mc_gguf_hf_name(own, hf, sizeof hf) ? hf : NULL, map, err);
+                         mc_gguf_hf_name(own, deepseek, hf, sizeof hf) ? hf : NULL, map, err);
         if (rc < 0)
             return rc;
     }

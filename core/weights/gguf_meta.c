@@ -290,6 +290,10 @@ bool mc_gguf_arr_i32(const struct mc_gguf *g, const char *key, uint64_t i, int32
     bool negative;
     uint64_t u;
 
+    if (p && k->elem == T_BOOL) {
+        *out = *p != 0;
+        return true;
+    }
     if (!p || !integer(k->elem, p, &negative, &u))
         return false;
     if (negative ? (int64_t)u < INT32_MIN : u > INT32_MAX)

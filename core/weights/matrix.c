@@ -15,6 +15,7 @@
 
 #include "core/weights/auto4.h"
 #include "core/weights/ckpt_int.h"
+#include "core/weights/kv_b.h"
 
 enum part {
     P_WEIGHT,
@@ -30,13 +31,15 @@ enum part {
     P_QZEROS,
     P_SCALES,
     P_AUTO_G_IDX,
+    P_K_B,
+    P_V_B,
     N_PART,
 };
 
 static const char *const suffix[N_PART] = {
     "weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_scale_2",
     "weight_global_scale", "weight_shape", "weight_zero_point", "weight_g_idx", "qweight",
-    "qzeros", "scales", "g_idx",
+    "qzeros", "scales", "g_idx", "k_b", "v_b",
 };
 
 struct module {
@@ -409,12 +412,31 @@ static int auto4(struct module *m, struct mc_disk *d, struct mc_err *err)
     return rc;
 }
 
+static int kv_b(struct module *m, struct mc_disk *d, struct mc_err *err)
+{
+    const struct mc_kv_b b = {.module = m->name, .keys = m->part[P_K_B],
+                              .values = m->part[P_V_B]};
+    int rc = mc_kv_b_read(&b, d, m->own, err);
+
+    m->used |= 1u << P_K_B | 1u << P_V_B;
+    if (rc == 0 && m->own) {
+        mc_ckpt_drop(m->c, b.keys->data, b.keys->bytes);
+        mc_ckpt_drop(m->c, b.values->data, b.values->bytes);
+    }
+    return rc;
+}
+
 static int decide(struct module *m, struct mc_disk *d, struct mc_err *err)
 {
     const struct mc_stored *w = m->part[P_WEIGHT];
 
     if (m->part[P_QWEIGHT] && m->convert)
         return auto4(m, d, err);
+    if ((m->part[P_K_B] || m->part[P_V_B]) && m->convert)
+        return kv_b(m, d, err);
+    if (m->part[P_K_B] || m->part[P_V_B])
+        return mc_fail(err, MC_EUNSUP, "%.110s: keys' and values' parts can't be read in "
+                       "place", m->name);
     if (m->part[P_QWEIGHT])
         return mc_fail(err, MC_EUNSUP,
                        "%.110s.qweight: AutoAWQ's and AutoGPTQ's order can't "
@@ -482,6 +504,8 @@ static int find(struct module *m, struct mc_disk *out, struct mc_err *err)
     }
     if (mc_ckpt_kind(m->c) == MC_CKPT_GGUF)
         find_in_gguf(m);
+    else
+        m->part[P_K_B] = m->part[P_V_B] = NULL;
     rc = decide(m, out, err);
     if (rc < 0)
         return rc;

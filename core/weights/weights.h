@@ -62,9 +62,9 @@ const struct mc_stored *mc_ckpt_find(const struct mc_ckpt *c, const char *name);
  * name is there. */
 int mc_ckpt_matrix(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
                    struct mc_err *err);
-/* The same, and also of an order that is no disk format (AutoGPTQ, AutoAWQ): *own gets a
- * malloced copy in one, to which *out points, or NULL. own NULL: *out tells the form, and
- * of such an order its pointers mean nothing. */
+/* The same, and also of an order that is no disk format (AutoGPTQ, AutoAWQ; a GGUF's kv_b in
+ * two parts): *own gets a malloced copy in one, to which *out points, or NULL. own NULL: *out
+ * tells the form, and of such an order its pointers mean nothing. */
 int mc_ckpt_matrix_own(const struct mc_ckpt *c, const char *module, struct mc_disk *out,
                        void **own, struct mc_err *err);
 /* A vector of n floats (norm weights, biases) by its full name, converted to f32 into out. */
@@ -99,7 +99,8 @@ bool mc_gguf_arr_n(const struct mc_gguf *g, const char *key, uint64_t *n);
 bool mc_gguf_arr_str(const struct mc_gguf *g, const char *key, uint64_t i, const char **s,
                      size_t *n); /* O(1): an index is built at open */
 bool mc_gguf_arr_f32(const struct mc_gguf *g, const char *key, uint64_t i, float *out);
-bool mc_gguf_arr_i32(const struct mc_gguf *g, const char *key, uint64_t i, int32_t *out);
+bool mc_gguf_arr_i32(const struct mc_gguf *g, const char *key, uint64_t i,
+                     int32_t *out); /* of integers or truth values */
 
 /* Bytes of n rows of k columns in a disk format, quantised parts without scales; 0 when k
  * does not divide. formats.c */

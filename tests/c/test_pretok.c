@@ -50,6 +50,12 @@ static const struct {
     {"kimi-k2", "don't HTTPServer \xe6\xbc\xa2\xe5\xad\x97""abc 12345",
      "don't| HTTPServer| |\xe6\xbc\xa2\xe5\xad\x97|abc| |123|45"},
     {"kimi-k2", "\xe3\x81\x82""ABC \xcc\x81XY's", "\xe3\x81\x82|ABC| \xcc\x81|XY's"},
+    {"kimi-k2", "\xe6\xbc\xa2""A\xe6\xbc\xa2 7", "\xe6\xbc\xa2|A|\xe6\xbc\xa2| |7"},
+    {"gpt-4o", "don't HTTPServer/ \xe6\xbc\xa2""a\n/\n/x .\n/\n1234",
+     "don't| HTTPServer|/| \xe6\xbc\xa2""a|\n|/\n/|x| .\n/\n|123|4"},
+    {"qwen35", "e\xcc\x81x \xcc\x81 12", "e\xcc\x81x| \xcc\x81| |1|2"},
+    {"deepseek-llm", "It's  a-b \xe1\x83\x90 \xe6\xbc\xa2 12\r\n x \xef\xbc\x81  ",
+     "It|'|s| | a|-|b| |\xe1\x83\x90| |\xe6\xbc\xa2| |1|2|\r|\n| x| \xef\xbc\x81|  "},
     {"default", "Hello, w 12345 x`", "Hello|,| w| |123|45| x|`"},
 };
 

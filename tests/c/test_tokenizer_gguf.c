@@ -189,8 +189,8 @@ static void gguf_pre_names_are_known_or_refused(void **state)
     static const char *const known[] = {"smollm", "llama-bpe", "llama3", "qwen2", "gpt-2", "gpt2",
                                         "default", "deepseek-v3", "deepseek-coder",
                                         "deepseek-r1-qwen", "chatglm-bpe", "glm4", "glm5",
-                                        "kimi-k2"};
-    static const char *const foreign[] = {"deepseek-llm", "tekken", "llama", "smollm2", ""};
+                                        "kimi-k2", "deepseek-llm", "qwen35", "llama4", "gpt-4o"};
+    static const char *const foreign[] = {"tekken", "llama", "smollm2", ""};
     struct mc_tok *t;
     struct mc_err err;
     size_t i;

@@ -53,6 +53,7 @@ static inline void ask_tensors(const struct mc_ckpt *c)
         const struct mc_stored *t = mc_ckpt_at(c, i);
         char module[300];
         struct mc_disk d;
+        void *own = NULL;
         float v[8];
         volatile uint8_t sum = 0; /* so that the reads are made */
 
@@ -65,8 +66,11 @@ static inline void ask_tensors(const struct mc_ckpt *c)
                        &err);
         if (strrchr(module, '.'))
             *strrchr(module, '.') = 0;
-        if (mc_ckpt_matrix(c, module, &d, &err) == 0)
+        if (mc_ckpt_matrix_own(c, module, &d, NULL, &err) < 0)
+            continue;
+        if (mc_ckpt_matrix_own(c, module, &d, &own, &err) == 0)
             decode(&d);
+        free(own);
     }
 }
 

@@ -1,4 +1,6 @@
-/* fuzz_gguf.c - any bytes as a GGUF: metadata, tensors, matrices, a configuration. */
+/* fuzz_gguf.c - any bytes as a GGUF: metadata, tensors, matrices, a configuration, a
+ * tokenizer that encodes. */
+#include "core/model/tokenizer_int.h"
 #include "tests/fuzz/ckpt_fuzz.h"
 
 int mc_fuzz(const uint8_t *data, size_t n);
@@ -27,6 +29,29 @@ static void ask_key(const struct mc_gguf *g, const char *key)
     }
 }
 
+static void ask_tokenizer(const struct mc_gguf *g)
+{
+    static const char text[] = "ab  a<s>b 12\r\n\n x\xe6\xbc\xa2\xe2\x96\x81 's ";
+    struct mc_tok *t = NULL;
+    struct mc_ids ids = {0};
+    struct mc_err err = {0};
+    bool special;
+    size_t n;
+
+    if (mc_tok_from_gguf(g, &t, &err) < 0)
+        return;
+    if (mc_tok_encode(t, text, sizeof text - 1, MC_TOK_SPECIAL | MC_TOK_BOS, &ids, NULL) <
+        0)
+        abort();
+    for (size_t i = 0; i < ids.n; i++) {
+        if (ids.v[i] < 0 || ids.v[i] >= mc_tok_n(t))
+            abort();
+        mc_tok_piece(t, ids.v[i], &n, &special);
+    }
+    mc_ids_free(&ids);
+    mc_tok_close(t);
+}
+
 int mc_fuzz(const uint8_t *data, size_t n)
 {
     static const char *const keys[] = {
@@ -42,6 +67,7 @@ int mc_fuzz(const uint8_t *data, size_t n)
             ask_key(c->gguf, keys[i]);
         mc_config_load(c, &m, &err);
         ask_tensors(c);
+        ask_tokenizer(c->gguf);
     }
     ckpt_free(c);
     return 0;

@@ -1,7 +1,8 @@
 /* fuzz_safetensors.c - any bytes as a safetensors file, then as matrices.
  *
  * The first byte says how: 'F' a file follows as it is; else a header up to a NUL and
- * then the data, for which the length is put in front, so that mutations get past it. */
+ * then the data, for which the length is put in front, so that mutations get past it:
+ * with the configuration of AutoGPTQ ('G'), AutoAWQ ('A') or compressed-tensors. */
 #include "tests/fuzz/ckpt_fuzz.h"
 
 static const char quant[] = "{\"quantization_config\":{\"quant_method\":\"compressed-"
@@ -13,6 +14,12 @@ static const char quant[] = "{\"quantization_config\":{\"quant_method\":\"compre
                             "\"symmetric\":false}},"
                             "\"c\":{\"weights\":{\"num_bits\":8,\"type\":\"float\","
                             "\"block_structure\":[2,4]}}}}}";
+
+static const char gptq[] =
+    "{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,"
+    "\"group_size\":8,\"desc_act\":false,\"sym\":true}}";
+static const char awq[] = "{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,"
+                          "\"group_size\":8,\"zero_point\":true,\"version\":\"gemm\"}}";
 
 int mc_fuzz(const uint8_t *data, size_t n);
 
@@ -44,7 +51,7 @@ int mc_fuzz(const uint8_t *data, size_t n)
             memcpy(file + 8 + n_head, nul + 1, n_data);
     }
     c = ckpt_of(MC_CKPT_HF, file, size);
-    c->config = json_loads(quant, 0, NULL);
+    c->config = json_loads(data[0] == 'G' ? gptq : data[0] == 'A' ? awq : quant, 0, NULL);
     if (mc_safetensors_read(c, 0, &err) == 0 && mc_ckpt_sort(c, &err) == 0)
         ask_tensors(c);
     ckpt_free(c);

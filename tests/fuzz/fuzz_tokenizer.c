@@ -1,4 +1,5 @@
-/* fuzz_tokenizer.c - tokenizer.json bytes; what opens must encode and give its pieces.
+/* fuzz_tokenizer.c - tokenizer.json bytes, then maybe a NUL and tokenizer_config.json; what
+ * opens must encode and give its pieces.
  *
  * Owns nothing. THREAD: main. */
 #include <stdlib.h>
@@ -36,11 +37,15 @@ int mc_fuzz(const uint8_t *data, size_t n)
 {
     static const char text[] =
         "abac bac  <s>ab <think> xyz cab's 1234 \u00e4\u0301\u0323\r\n \u6f22\u5b57 \x01 <s";
+    const uint8_t *nul = n ? memchr(data, 0, n) : NULL;
+    size_t n_json = nul ? (size_t)(nul - data) : n;
+    json_t *config = nul ? json_loadb((const char *)nul + 1, n - n_json - 1, 0, NULL) : NULL;
     struct mc_tok *t = NULL;
     struct mc_err err;
     char whole[sizeof text];
-    int rc = mc_tok_from_json((const char *)data, n, NULL, &t, &err);
+    int rc = mc_tok_from_json((const char *)data, n_json, config, &t, &err);
 
+    json_decref(config);
     if (rc < 0)
         return err.code == rc && err.text[0] ? 0 : 1;
     memcpy(whole, text, sizeof text);

@@ -1,4 +1,4 @@
-"""seeds.py - makes the seeds of the checkpoint fuzzers: seeds/{safetensors,gguf,config}.
+"""seeds.py - makes the seeds of the checkpoint fuzzers: seeds/{safetensors,gguf,config,index}.
 
     python3 tests/fuzz/seeds.py        (standard library only)
 """
@@ -50,6 +50,12 @@ for name, tensors in MODELS.items():
     text, data = safetensors(*tensors)
     write("safetensors", name, b"H" + text + b"\0" + data)
     write("safetensors", name + ".file", b"F" + struct.pack("<Q", len(text)) + text + data)
+AUTO = {"gptq": ("G", [("m.qweight", "I32", [2, 8]), ("m.qzeros", "I32", [2, 1], b"\x77" * 8),
+                       ("m.scales", "F16", [2, 8]), ("m.g_idx", "I32", [16], struct.pack("<16i", *[0] * 8, *[1] * 8))]),
+        "awq": ("A", [("m.qweight", "I32", [16, 1]), ("m.qzeros", "I32", [2, 1]), ("m.scales", "F16", [2, 8])])}
+for name, (how, tensors) in AUTO.items():
+    text, data = safetensors(*tensors)
+    write("safetensors", name, how.encode() + text + b"\0" + data)
 
 # ---- gguf
 
@@ -93,6 +99,33 @@ OTHER = [KEY("u8", 0, b"\7"), KEY("i8", 1, b"\xff"), KEY("u16", 2, b"\7\0"), KEY
 write("gguf", "model", gguf(ARCH + VOCAB, [("token_embd.weight", 8, [32, 8]), ("output_norm.weight", 0, [32]),
                                            ("blk.0.attn_q.weight", 3, [32, 4]), ("blk.0.attn_q.bias", 0, [4])]))
 write("gguf", "types", gguf(OTHER, [(f"t{k}.weight", k, [256, 2]) for k in BLOCK], 64))
+U32S = lambda arch, **keys: [U32(arch + k.replace("__", "."), v) for k, v in keys.items()]
+LATENT = [KEY("general.architecture", 8, STR("glm-dsa")), F32("glm-dsa.attention.layer_norm_rms_epsilon", 1e-5),
+          F32("glm-dsa.rope.freq_base", 1e4), F32("glm-dsa.expert_weights_scale", 2.5),
+          KEY("glm-dsa.expert_weights_norm", 7, b"\1"), ARRAY("glm-dsa.attention.indexer.types", 7, 1, b"\1"),
+          KEY("glm-dsa.rope.scaling.type", 8, STR("yarn")), F32("glm-dsa.rope.scaling.factor", 4),
+          F32("glm-dsa.rope.scaling.yarn_log_multiplier", .1),
+          *U32S("glm-dsa", __block_count=2, __context_length=64, __embedding_length=32, __feed_forward_length=32,
+                __attention__head_count=2, __attention__head_count_kv=1, __attention__kv_lora_rank=8,
+                __attention__q_lora_rank=8, __attention__key_length=12, __attention__key_length_mla=6,
+                __attention__value_length_mla=3, __rope__dimension_count=4, __expert_count=4, __expert_used_count=2,
+                __expert_feed_forward_length=16, __expert_shared_count=1, __expert_group_count=2,
+                __expert_group_used_count=1, __leading_dense_block_count=1, __nextn_predict_layers=1,
+                __attention__indexer__head_count=2, __attention__indexer__key_length=8,
+                __attention__indexer__top_k=4, __rope__scaling__original_context_length=16)]
+BPE = [KEY("tokenizer.ggml.model", 8, STR("gpt2")), KEY("tokenizer.ggml.pre", 8, STR("kimi-k2")),
+       ARRAY("tokenizer.ggml.tokens", 8, 5, b"".join(map(STR, ("a", "b", "ab", "\u0120", "<s>")))),
+       ARRAY("tokenizer.ggml.token_type", 5, 5, struct.pack("<5i", 1, 1, 1, 1, 3)),
+       ARRAY("tokenizer.ggml.merges", 8, 1, STR("a b")), KEY("tokenizer.chat_template", 8, STR("{{ 1 }}"))]
+SPM = [KEY("tokenizer.ggml.model", 8, STR("llama")),
+       ARRAY("tokenizer.ggml.tokens", 8, 5, b"".join(map(STR, ("<unk>", "<s>", "</s>", "<0x0A>", "\u2581a")))),
+       ARRAY("tokenizer.ggml.scores", 6, 5, struct.pack("<5f", 0, 0, 0, 0, -1)),
+       ARRAY("tokenizer.ggml.token_type", 5, 5, struct.pack("<5i", 2, 3, 3, 6, 1))]
+write("gguf", "latent", gguf(LATENT + BPE, [
+    ("token_embd.weight", 0, [32, 5]), ("output_norm.weight", 0, [32]), ("blk.0.attn_k_b.weight", 0, [2, 8, 2]),
+    ("blk.0.attn_v_b.weight", 30, [8, 3, 2]), ("blk.0.exp_probs_b.bias", 0, [4]),
+    ("blk.0.ffn_up_exps.weight", 8, [32, 2, 3]), ("blk.1.nextn.eh_proj.weight", 0, [64, 2])]))
+write("gguf", "spm", gguf(SPM, []))
 write("gguf", "vocab", gguf(VOCAB, []))
 write("gguf", "empty", gguf([], []))
 
@@ -115,3 +148,9 @@ CONFIGS = {
 for name, config in CONFIGS.items():
     generation = {"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "eos_token_id": 5}
     write("config", name, json.dumps(config).encode() + b"\0" + json.dumps(generation).encode())
+
+# ---- index
+
+MAP = {"x": "a.safetensors", "y": "b.safetensors"}
+write("index", "two", json.dumps({"metadata": {"total_size": 4}, "weight_map": MAP}).encode())
+write("index", "away", json.dumps({"weight_map": MAP | {"z": "../a.safetensors"}}).encode())

@@ -415,67 +415,6 @@ def tokenizer(path):
                              "merges": []}}, f)
 
 
-GGUF_NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-              "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-              "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm",
-              "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp",
-              "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
-for _p in ("gate", "up", "down"):
-    GGUF_NAMES |= {f"mlp.experts.{_p}_proj": f"ffn_{_p}_exps", f"mlp.shared_expert.{_p}_proj": f"ffn_{_p}_shexp"}
-
-
-def gguf_tensors(weights):
-    """{name: (type, dims fastest first, bytes)}: vectors F32, matrices BF16, a layer's experts in one."""
-    out, ends = {}, {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    for full, (dtype, shape, data) in weights.file.items():
-        stem, suffix = full.rsplit(".", 1)
-        if stem in ends:
-            name = ends[stem]
-        else:
-            _, _, layer, rest = stem.split(".", 3)
-            parts = rest.split(".")
-            rest = ".".join(x for x in parts if not x.isdigit())
-            name = f"blk.{layer}.{GGUF_NAMES[rest]}"
-        if len(shape) == 1 or shape[0] == 1:
-            values = [of_bf16(b) for b in struct.unpack(f"<{len(data) // 2}H", data)]
-            out[f"{name}.{suffix}"] = (0, [len(values)], f32(values))
-        elif name.endswith("_exps"):
-            _, dims, before = out.get(f"{name}.{suffix}", (30, [shape[1], shape[0], 0], b""))
-            out[f"{name}.{suffix}"] = (30, [*dims[:2], dims[2] + 1], before + data)
-        else:
-            out[f"{name}.{suffix}"] = (30, shape[::-1], data)
-    return out
-
-
-def save_gguf(path, meta, weights):
-    """One .gguf; meta: {key: value}, ints as u32, floats as f32, text, lists of text."""
-    def text(s):
-        b = s.encode()
-        return struct.pack("<Q", len(b)) + b
-
-    def value(v):
-        if isinstance(v, str):
-            return struct.pack("<I", 8) + text(v)
-        if isinstance(v, list):
-            return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(map(text, v))
-        return struct.pack("<If", 6, v) if isinstance(v, float) else struct.pack("<II", 4, v)
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    other = [b for b in range(256) if b not in plain]
-    spell = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(other)}
-    meta = meta | {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.merges": [],
-                   "tokenizer.ggml.tokens": [spell[b] for b in range(256)] + ["<end>"]}
-    tensors, infos, at = gguf_tensors(weights), b"", 0
-    blobs = []
-    for name, (kind, dims, data) in tensors.items():
-        infos += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, at)
-        blobs.append(data + b"\0" * (-len(data) % 32))
-        at += len(blobs[-1])
-    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(meta))
-    head += b"".join(text(k) + value(v) for k, v in meta.items()) + infos
-    with open(path, "wb") as f:
-        f.write(head + b"\0" * (-len(head) % 32) + b"".join(blobs))
-
-
 def save(path, config, weights, shards=1, backwards=False):
     """The files of a checkpoint; shards take tensors in turn."""
     os.makedirs(path, exist_ok=True)

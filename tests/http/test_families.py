@@ -7,8 +7,10 @@ import sys
 import tempfile
 import shutil
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from families import Weights, golden, save, save_gguf  # noqa: E402
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../golden")]
+from families import Weights, golden, save  # noqa: E402
+from to_gguf import convert  # noqa: E402
 
 MASCON = os.environ.get("MASCON", "build/mascon")
 NEAR = {"max": .01, "mean": .002}  # doubled and tripled: what cpu may differ by with f32 pages
@@ -33,7 +35,7 @@ def is_sparse(c, i):
     if "n_routed_experts" in c:
         return i >= c["first_k_dense_replace"] and (i % c.get("moe_layer_freq", 1) == 0 or
                                                     i >= c["num_hidden_layers"])
-    return "num_experts" in c and i not in c.get("mlp_only_layers", []) and \
+    return ("num_experts" in c or "num_local_experts" in c) and i not in c.get("mlp_only_layers", []) and \
         (i + 1) % c.get("decoder_sparse_step", 1) == 0
 
 
@@ -84,7 +86,7 @@ def feed(w, c, at, i, how, experts):
     if not is_sparse(c, i):
         glu(w, at, h, c["intermediate_size"], how)
         return
-    n = c.get("n_routed_experts") or c["num_experts"]
+    n = c.get("n_routed_experts") or c.get("num_experts") or c["num_local_experts"]
     w.matrix(at + ".gate", n, h)
     for e in range(n):
         glu(w, f"{at}.experts.{e}", h, c["moe_intermediate_size"], experts)
@@ -180,7 +182,7 @@ def every_other_layer():
     """Qwen3-MoE with head_dim apart, experts on each second layer, a tied head."""
     c = base("qwen3_moe", "Qwen3MoeForCausalLM", hidden_size=48, intermediate_size=30, head_dim=16,
              moe_intermediate_size=18, num_hidden_layers=4, num_attention_heads=5, num_key_value_heads=1,
-             num_experts=7, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=2)
+             num_local_experts=7, num_experts_per_tok=3, norm_topk_prob=True, decoder_sparse_step=2)
     c["tie_word_embeddings"] = True
     return c, c, weights(c, 6), (1, 17), {}
 
@@ -236,30 +238,52 @@ CASES = [without_query_latent, blocks_cut_by_edges, sparse_attention, wrapped_te
          every_other_layer, window_and_strangers, long_context_rope, formats_mixed, gptq, awq]
 
 
-def in_gguf(path, arch, c, w):
-    """The same model as a GGUF, whose experts are one tensor a layer."""
-    d = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
-    sizes = {"embedding_length": c["hidden_size"], "feed_forward_length": c["intermediate_size"],
-             "block_count": c["num_hidden_layers"], "context_length": 256, "rope.freq_base": 10000.0,
-             "attention.head_count": c["num_attention_heads"], "attention.key_length": d,
-             "attention.head_count_kv": c["num_key_value_heads"], "attention.value_length": d,
-             "attention.layer_norm_rms_epsilon": 1e-5, "expert_count": c["num_experts"],
-             "expert_used_count": c["num_experts_per_tok"],
-             "expert_feed_forward_length": c["moe_intermediate_size"]}
-    if "shared_expert_intermediate_size" in c:
-        sizes["expert_shared_feed_forward_length"] = c["shared_expert_intermediate_size"]
-    save_gguf(path, {"general.architecture": arch} | {f"{arch}.{k}": v for k, v in sizes.items()}, w)
+def dense_qwen(kind, architecture, **more):
+    c = base(kind, architecture, hidden_size=96, intermediate_size=40, num_hidden_layers=2,
+             num_attention_heads=6, num_key_value_heads=2, use_sliding_window=False, **more)
+    return c, c, weights(c, 12), (1, 14), {}
 
 
-def check_gguf(root, case, arch, more):
-    c, _, _, lengths, _ = case()
-    c |= more
-    w = weights(c, 10)
-    file = os.path.join(root, arch + ".gguf")
-    in_gguf(file, arch, c, w)
-    golden(os.path.join(root, arch), c, w, lengths, tolerance=NEAR)
+def qwen2():
+    return dense_qwen("qwen2", "Qwen2ForCausalLM")
+
+
+def qwen3():
+    return dense_qwen("qwen3", "Qwen3ForCausalLM", head_dim=48)
+
+
+def one_mscale():
+    """No query latent, yarn as a GGUF can say it."""
+    c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT,
+             rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+                           "beta_fast": 32, "beta_slow": 1, "mscale": 1.3, "mscale_all_dim": 1.3})
+    return c, c, weights(c, 13), (1, 9, 21), {}
+
+
+def unsaid_mscale():
+    c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT | dict(q_lora_rank=48, n_group=1, topk_group=1),
+             rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})
+    return c, c, weights(c, 14), (1, 21), {}
+
+
+# what a GGUF holds of a case: every layer has experts, and there is one draft layer at most
+GGUFS = [(long_context_rope, {}), (window_and_strangers, {}), (qwen2, {}), (qwen3, {}),
+         (every_other_layer, {"decoder_sparse_step": 1}), (shared_with_a_gate, {"mlp_only_layers": []}),
+         (one_mscale, {}), (unsaid_mscale, {}), (wrapped_text, {}), (sparse_attention, {})]
+
+
+def check_gguf(root, case, more, whole_kv_b=False):
+    config, text, w, lengths, options = case()
+    if more:
+        config = text = text | more
+        w = weights(text, 10)
+    path = os.path.join(root, case.__name__ + "-gguf")
+    file = path + ".gguf"
+    save(path, config, w)
+    convert(path, file, whole_kv_b)
+    golden(path, text, w, lengths, options.get("drafts", False), options.get("tolerance", NEAR))
     for backend in ("ref", "cpu"):
-        evaluate(os.path.join(root, arch), backend, file)
+        evaluate(path, backend, file)
 
 
 def evaluate(path, backend, model=None):
@@ -344,11 +368,11 @@ def main():
         golden(path, text, w, lengths, options.get("drafts", False), options.get("tolerance", NEAR))
         for backend in ("ref", "cpu"):
             test(f"families_{case.__name__}_on_{backend}", evaluate, path, backend)
+    for case, more in GGUFS:
+        if not only or "gguf" in only:
+            test(f"families_{case.__name__}_as_a_gguf", check_gguf, root, case, more)
     if not only or "gguf" in only:
-        test("families_experts_of_a_gguf_lie_in_one_tensor", check_gguf, root, every_other_layer, "qwen3moe",
-             {"decoder_sparse_step": 1})
-        test("families_shared_experts_of_a_gguf", check_gguf, root, shared_with_a_gate, "qwen2moe",
-             {"mlp_only_layers": []})
+        test("families_kv_b_in_one_piece_of_a_gguf", check_gguf, root, one_mscale, {}, True)
     if not only or "refusals" in only:
         test("families_contradictions_are_refused_by_name", check_refusals, os.path.join(root, "bad"))
     if not os.environ.get("KEEP"):

@@ -4,105 +4,28 @@ import json
 import os
 import resource
 import shutil
-import struct
 import subprocess
+import sys
 import tempfile
 import time
 
-from mascon import MASCON, main
-
-PREFIX = "language_model.model."
-SHARDS = 64
-
-
-def tensors(c):
-    """(name, dtype, shape[, data]) of every text tensor, in layer order."""
-    h, heads = c["hidden_size"], c["num_attention_heads"]
-    nope, rope, v = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
-    q, kv, width = c["q_lora_rank"], c["kv_lora_rank"], c["moe_intermediate_size"]
-    yield PREFIX + "embed_tokens.weight", "BF16", [c["vocab_size"], h]
-    for i in range(c["num_hidden_layers"]):
-        p = f"{PREFIX}layers.{i}."
-        for name, shape in (("q_a_proj.weight", [q, h]), ("q_a_layernorm.weight", [q]),
-                            ("q_b_proj.weight", [heads * (nope + rope), q]),
-                            ("kv_a_proj_with_mqa.weight", [kv + rope, h]),
-                            ("kv_a_layernorm.weight", [kv]),
-                            ("kv_b_proj.weight", [heads * (nope + v), kv]),
-                            ("o_proj.weight", [h, heads * v])):
-            yield p + "self_attn." + name, "BF16", shape
-        for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
-            yield p + name, "BF16", [h]
-        dense = i < c["first_k_dense_replace"]
-        wide = c["intermediate_size"] if dense else width
-        m = p + ("mlp." if dense else "mlp.shared_experts.")
-        yield m + "gate_proj.weight", "BF16", [wide, h]
-        yield m + "up_proj.weight", "BF16", [wide, h]
-        yield m + "down_proj.weight", "BF16", [h, wide]
-        if dense:
-            continue
-        yield p + "mlp.gate.weight", "BF16", [c["n_routed_experts"], h]
-        yield p + "mlp.gate.e_score_correction_bias", "F32", [c["n_routed_experts"]]
-        for e in range(c["n_routed_experts"]):
-            for name, n, k in (("gate_proj", width, h), ("up_proj", width, h),
-                               ("down_proj", h, width)):
-                x = f"{p}mlp.experts.{e}.{name}."
-                yield x + "weight_packed", "I32", [n, k // 8]
-                yield x + "weight_scale", "BF16", [n, k // 32]
-                yield x + "weight_shape", "I32", [2], struct.pack("<ii", n, k)
-    yield PREFIX + "norm.weight", "BF16", [h]
-    yield "language_model.lm_head.weight", "BF16", [c["vocab_size"], h]
-
-
-def size_of(dtype, shape):
-    n = {"BF16": 2, "I32": 4, "F32": 4}[dtype]
-    for d in shape:
-        n *= d
-    return n
-
-
-def write_sparse(path, config):
-    """Returns how many tensors and bytes of data."""
-    every = list(tensors(config.get("text_config", config)))
-    total = sum(size_of(x[1], x[2]) for x in every)
-    weight_map, shard, at, header, data = {}, 1, 0, {}, []
-
-    def close():
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with open(f"{path}/model-{shard:05d}-of-{SHARDS:05d}.safetensors", "wb") as f:
-            f.write(struct.pack("<Q", len(text)) + text)
-            f.truncate(8 + len(text) + at)
-            for where, raw in data:
-                os.pwrite(f.fileno(), raw, 8 + len(text) + where)
-
-    for name, dtype, shape, *raw in every:
-        n = size_of(dtype, shape)
-        if at + n > total / SHARDS and header and shard < SHARDS:
-            close()
-            shard, at, header, data = shard + 1, 0, {}, []
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + n]}
-        data += [(at, x) for x in raw]
-        weight_map[name] = f"model-{shard:05d}-of-{SHARDS:05d}.safetensors"
-        at += n
-    close()
-    with open(path + "/model.safetensors.index.json", "w") as f:
-        json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, f)
-    with open(path + "/config.json", "w") as f:
-        json.dump(config, f)
-    return len(every), total
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from mascon import MASCON, SANITIZED, main  # noqa: E402
+from sparse_kimi import CONFIG, write_sparse  # noqa: E402
 
 
 def test_a_594_gb_checkpoint_is_read_in_seconds_and_little_memory():
-    with open("tests/configs/kimi-k2.6.json") as f:
+    with open(CONFIG) as f:
         config = json.load(f)
     path = tempfile.mkdtemp(prefix="mascon-large-")
     try:
         n, total = write_sparse(path, config)
         assert n == 208215 and 594.0e9 < total < 594.4e9, (n, total)
-        began = time.monotonic()
+        began, cpu = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         p = subprocess.run([MASCON, "plan", path, "--ranks", "8", "--gpu", "h200", "--json"],
                            capture_output=True, timeout=120)
         took = time.monotonic() - began
+        cpu = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - cpu
         assert p.returncode == 0, p.stderr.decode()
         said = json.loads(p.stdout)
         # plan takes a packed matrix's shape for two I64, as most files have it
@@ -110,9 +33,10 @@ def test_a_594_gb_checkpoint_is_read_in_seconds_and_little_memory():
         assert said["n_tensors"] == n and said["weights_bytes"] == total + 8 * shapes, said
         assert [c["format"] for c in said["classes"] if c["name"] == "experts"] == ["int4-g32"]
         rss = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        print(f"# {n} tensors, {total / 1e9:.1f} GB: {took:.1f} s, {rss >> 10} MiB", flush=True)
+        print(f"# {n} tensors, {total / 1e9:.1f} GB: {took:.1f} s, of a core {cpu:.1f} s, {rss >> 10} MiB",
+              flush=True)
         assert rss < 1 << 20, rss
-        assert took < 60, took
+        assert SANITIZED or cpu < 5, cpu  # of the clock 5 s on a machine of its own
     finally:
         shutil.rmtree(path)
 

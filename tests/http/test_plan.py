@@ -41,6 +41,33 @@ def plan_gives_the_published_weights():
         assert sum(c["n_tensors"] for c in p["classes"]) == p["n_tensors"]
 
 
+LLAMA_70B = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 8192,
+    "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+    "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_type": "llama3",
+                     "original_max_position_embeddings": 8192},
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 128000, "eos_token_id": 128001}
+QWEN3_235B = {
+    "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_act": "silu",
+    "hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 1536, "num_hidden_layers": 94,
+    "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+    "num_experts_per_tok": 8, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+    "rope_scaling": None, "sliding_window": None, "use_sliding_window": False, "max_window_layers": 94,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "bos_token_id": 151643, "eos_token_id": 151645}
+
+
+def plan_gives_the_published_bytes_of_other_models():
+    """total_size of their model.safetensors.index.json."""
+    for config, tensors, total in ((LLAMA_70B, 723, 141_107_412_992), (QWEN3_235B, 36_945, 470_187_269_120)):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+            json.dump(config, f)
+            f.flush()
+            p = plan(f.name, "--ranks", "4")
+            assert (p["n_tensors"], p["weights_bytes"]) == (tensors, total), p
+
+
 def plan_gives_the_tokens_of_a_pool():
     for kv, tokens in (("bf16", 686_000), ("fp8-plain", 1_372_000), ("fp8-656", 1_205_000)):
         p = plan(KIMI, "--ranks", "8", "--gpu", "h200", "--kv", kv, "--kv-memory", "44.9G")
