@@ -103,7 +103,7 @@ static int add_net(struct mc_proxies *p, const char *text, struct mc_err *err)
     bits = slash ? strtol(slash + 1, &end, 10) : most;
     if (slash && (end == slash + 1 || *end || bits < 0 || bits > most))
         return mc_fail_param(err, MC_EARG, "trusted_proxies", "'%.60s': a network ends with "
-                             "/0../%ld", text, most);
+                             "/0..%ld", text, most);
     if (p->n == NETS_MAX)
         return mc_fail_param(err, MC_ELIMIT, "trusted_proxies", "more than %d networks",
                              NETS_MAX);

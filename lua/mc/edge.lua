@@ -7,6 +7,7 @@ local chosen = require "mc.chosen"
 local host = require "mc.host"
 local http = require "mc.http"
 local near = require "mc.near"
+local routes = require "mc.routes"
 local test = require "mc.test"
 local test_edge = require "mc.test_edge"
 local wait = require "mc.wait"
@@ -72,7 +73,7 @@ function M.load()
   end
   for _, name in ipairs(choice.routes) do
     local t, file = start("routes", chosen.route(name), opts[name])
-    http.add_routes(file, t)
+    routes.add(file, t)
   end
   api.loading = false
 end

@@ -18,8 +18,20 @@
 ---@field headers table<string, string> names in lower case
 ---@field tenant string of the API key, or ""
 ---@field model string? the router's choice
+---@field data table? the body, when its route has a schema
 ---@field id string x-request-id
 ---@field ip string the client's address, past the --trusted-proxies
+
+---@class mc.Route a route's table: ["POST /v1/x/{id}"] = { handler = fn, rate = { 5, 20 } }
+---@field handler function? function(req, res)
+---@field files string? instead of a handler: shows this folder of the policy directory
+---@field auth boolean? false: no API key is asked for
+---@field tenants string[]? only these tenants' keys
+---@field rate number[]? { requests a second of one caller, how many at once }
+---@field concurrency integer? how many of it run at once; more get 429
+---@field body_max integer? bytes
+---@field timeout number? seconds
+---@field schema table? what the body must look like; the handler finds it in req.data
 
 ---@class mc.Submit
 ---@field model string? of several; else the router's choice, else the first
@@ -284,6 +296,12 @@ function task:join() end
 
 function task:cancel() end
 
+--- Runs fn every so many seconds, of one process once, in a VM of its own; said while a file
+--- loads (its top level or init). A run that fails is logged, and the next comes.
+---@param seconds number
+---@param fn function
+function mc.every(seconds, fn) end
+
 --- Monotonic seconds.
 function mc.now() end
 
@@ -363,9 +381,15 @@ function res:fail(err) end
 ---@param value string
 function res:header(key, value) end
 
---- A server-sent event (w).
+--- A file of a folder in the policy directory, as it is now; a client that has it gets 304.
+---@param folder string
+---@param name string
+function res:file(folder, name) end
+
+--- A server-sent event (w), maybe with a name.
 ---@param value any
-function res:event(value) end
+---@param name string?
+function res:event(value, name) end
 
 --- Part of an answer that grows (w).
 ---@param text string
