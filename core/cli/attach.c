@@ -1,9 +1,9 @@
 /* attach.c - `mascon attach`: a REPL in a running server.
  *
  * The server holds the session: its VM, its variables, its parser. This side edits lines,
- * sends chunks, shows what comes. Ctrl-C stops the chunk that runs there, or drops the line
- * that is being typed; the end of input ends the session with status 0. With -e, a FILE or
- * a stdin that is no terminal, one chunk runs; an error is status 1.
+ * sends chunks, shows what comes. Ctrl-C stops the chunk that runs there, or drops the
+ * line that is being typed; the end of input ends the session with status 0. With -e, a
+ * FILE or a stdin that is no terminal, one chunk runs; an error is status 1.
  *
  * OWNS the connection and the line editor. THREAD: main. */
 #define _GNU_SOURCE
@@ -22,6 +22,8 @@
 enum { CHUNK_MAX = 900 << 10 }; /* fits a message of the socket */
 
 static volatile sig_atomic_t interrupted;
+static bool mid_line; /* what was printed last had no newline */
+static bool json; /* --json: values as JSON, a line each */
 
 static void on_sigint(int sig)
 {
@@ -29,11 +31,12 @@ static void on_sigint(int sig)
     interrupted = 1;
 }
 
-/* ---- what comes back ------------------------------------------------------------------- */
+/* ---- what comes back --------------------------------------------------------------- */
 
 static void on_out(void *ctx, const char *s, size_t n)
 {
     mc_term_put(s, n, *(bool *)ctx);
+    mid_line = n ? s[n - 1] != '\n' : mid_line;
     fflush(stdout);
 }
 
@@ -51,6 +54,8 @@ static int show(const json_t *result, bool raw, bool terminal)
         fprintf(stderr, raw ? "mascon: %s\n" : "%s\n", s ? s : "error");
         return 1;
     }
+    if (mid_line && !raw)
+        putchar('\n');
     if (s && json_integer_value(json_object_get(result, "values")) > 0) {
         mc_term_put(s, n, terminal);
         if (!n || s[n - 1] != '\n')
@@ -63,16 +68,19 @@ static int show(const json_t *result, bool raw, bool terminal)
 /* Runs a chunk; as show, or 3 when the connection is lost. */
 static int eval(struct mc_client *c, const char *text, size_t n, bool raw, bool terminal)
 {
+    json_t *how = json ? json_string("json") : json_boolean(raw);
     json_t *result = NULL;
     struct mc_err err;
     int rc;
 
     if (n > CHUNK_MAX) {
+        json_decref(how);
         fprintf(stderr, "mascon: a chunk of %zu bytes is over %d\n", n, CHUNK_MAX);
         return 1;
     }
     interrupted = 0;
-    rc = mc_client_call(c, "repl.eval", json_pack("[s%, b]", text, n, raw), &result, &err);
+    rc = mc_client_call(c, "repl.eval", json_pack("[s%, o]", text, n, how), &result,
+                        &err);
     if (rc == 0)
         rc = show(result, raw, terminal);
     else
@@ -81,7 +89,7 @@ static int eval(struct mc_client *c, const char *text, size_t n, bool raw, bool 
     return rc == MC_EIO ? 3 : rc < 0 ? 1 : rc;
 }
 
-/* ---- one chunk ------------------------------------------------------------------------- */
+/* ---- one chunk --------------------------------------------------------------------- */
 
 static char *read_all(const char *path, size_t *n, struct mc_err *err)
 {
@@ -113,7 +121,7 @@ static int run_once(struct mc_client *c, const char *expr, const char *path)
     return rc != 0;
 }
 
-/* ---- a session ------------------------------------------------------------------------- */
+/* ---- a session --------------------------------------------------------------------- */
 
 static char **complete(void *ctx, const char *text)
 {
@@ -192,7 +200,9 @@ static int session(struct mc_client *c, bool terminal)
             n = 0;
             continue;
         }
-        /* without the last newline: an open string asks for more, as an open block does */
+        /* without the last newline: an open string asks for more, as an open block does
+         */
+        mid_line = false;
         rc = eval(c, chunk, chunk[n - 1] == '\n' ? n - 1 : n, false, terminal);
         if (rc != 2) {
             mc_edit_remember(e, chunk, n);
@@ -210,7 +220,8 @@ int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua)
     struct mc_settings set;
     const char *expr = NULL;
     const struct mc_flag flags[] = {
-        {"e", "EXPR", &expr, "run this and print what it gives, strings as they are"}, {0}};
+        {"e", "EXPR", &expr, "run this and print what it gives, strings as they are"},
+        {"json", NULL, &json, "print values as JSON, a line each"}, {0}};
     struct mc_args a = {.word = "attach", .usage = "[--socket PATH] [-e EXPR] [FILE]",
                         .who = MC_FOR_SOCK, .flags = flags, .max = 1, .set = &set};
     bool terminal = isatty(STDOUT_FILENO), typed = isatty(STDIN_FILENO);

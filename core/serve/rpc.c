@@ -34,7 +34,8 @@ struct conn {
     pthread_mutex_t out;
     bool broken; /* under out: a write failed */
     struct mc_repl *repl;
-    json_t *eval_id; /* of the repl.eval that runs: a copy, since counts of references order
+    json_t
+        *eval_id; /* of the repl.eval that runs: a copy, since counts of references order
                         nothing between threads */
 };
 
@@ -47,7 +48,7 @@ struct mc_rpc {
     struct conn conns[MC_RPC_CONNS];
 };
 
-/* ---- messages -------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------- */
 
 static void send_all(struct conn *c, const char *data, size_t n)
 {
@@ -99,7 +100,7 @@ static void respond(struct conn *c, json_t *id, const struct mc_err *err, json_t
                             result ? result : json_null()));
 }
 
-/* ---- sessions -------------------------------------------------------------------------- */
+/* ---- sessions ---------------------------------------------------------------------- */
 
 static void on_out(void *ctx, const char *s, size_t n)
 {
@@ -139,7 +140,11 @@ static int need_session(struct conn *c, struct mc_err *err)
 static int eval(struct conn *c, json_t *id, const json_t *params, struct mc_err *err)
 {
     const json_t *text = json_array_get(params, 0);
-    bool raw = json_is_true(json_array_get(params, 1)), busy;
+    const json_t *as = json_array_get(params, 1);
+    enum mc_repl_how how = json_is_string(as) ? MC_REPL_JSON
+                           : json_is_true(as) ? MC_REPL_RAW
+                                              : MC_REPL_SHOWN;
+    bool busy;
     int rc;
 
     if (!json_is_string(text))
@@ -155,11 +160,11 @@ static int eval(struct conn *c, json_t *id, const json_t *params, struct mc_err 
     if (busy)
         return mc_fail(err, MC_EAGAIN, "this session is still running something");
     c->rpc->server->repl->eval(c->repl, json_string_value(text), json_string_length(text),
-                               raw);
+                               how);
     return 0;
 }
 
-/* ---- dispatch -------------------------------------------------------------------------- */
+/* ---- dispatch ---------------------------------------------------------------------- */
 
 static void request(struct conn *c, json_t *id, const char *method, const json_t *params)
 {
@@ -253,7 +258,7 @@ static void read_all(struct conn *c)
     free(buf);
 }
 
-/* ---- connections ----------------------------------------------------------------------- */
+/* ---- connections ------------------------------------------------------------------- */
 
 static void *conn_main(void *arg)
 {
@@ -315,7 +320,8 @@ static bool accept_one(struct mc_rpc *r)
 static void *accept_main(void *arg)
 {
     struct mc_rpc *r = arg;
-    struct pollfd fds[2] = {{.fd = r->fd, .events = POLLIN}, {.fd = r->stop, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = r->fd, .events = POLLIN},
+                            {.fd = r->stop, .events = POLLIN}};
 
     while (!fds[1].revents) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
@@ -326,7 +332,7 @@ static void *accept_main(void *arg)
     return NULL;
 }
 
-/* ---- the socket ------------------------------------------------------------------------ */
+/* ---- the socket -------------------------------------------------------------------- */
 
 int mc_rpc_default_path(const char *given, char *path, size_t cap, struct mc_err *err)
 {
@@ -340,8 +346,8 @@ int mc_rpc_default_path(const char *given, char *path, size_t cap, struct mc_err
     else
         n = snprintf(path, cap, "/run/mascon/mascon.sock");
     if (n < 0 || (size_t)n >= cap)
-        return mc_fail_param(err, MC_EARG, "socket", "the socket's path is over %zu bytes",
-                             cap - 1);
+        return mc_fail_param(err, MC_EARG, "socket",
+                             "the socket's path is over %zu bytes", cap - 1);
     return 0;
 }
 

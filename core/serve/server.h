@@ -43,12 +43,14 @@ struct mc_repl_client {
     void (*done)(void *ctx, json_t *result, const struct mc_err *err);
     void *ctx;
 };
+/* What is done with a chunk's values. RAW: strings as they are, JSON: a line each; both are
+ * for scripts, and there an unfinished chunk is an error. */
+enum mc_repl_how { MC_REPL_SHOWN, MC_REPL_RAW, MC_REPL_JSON };
 struct mc_repl_ops {
     int (*open)(void *self, const struct mc_repl_client *c, struct mc_repl **out,
                 struct mc_err *err);
-    /* Runs a chunk or an expression; returns at once. One at a time. raw: a string result is
-     * shown as it is, and an unfinished chunk is an error. */
-    void (*eval)(struct mc_repl *r, const char *text, size_t n, bool raw);
+    /* Runs a chunk or an expression; returns at once. One at a time. */
+    void (*eval)(struct mc_repl *r, const char *text, size_t n, enum mc_repl_how how);
     void (*cancel)(struct mc_repl *r); /* interrupts what runs; any thread */
     /* An array of the names that could follow; waits. */
     int (*complete)(struct mc_repl *r, const char *text, json_t **out, struct mc_err *err);

@@ -61,7 +61,8 @@ static int l_load(lua_State *L)
     return 2;
 }
 
-/* compile(text, name) -> function that runs it in the scripts' environment; nil, message */
+/* compile(text, name) -> function that runs it in the scripts' environment; nil, message
+ */
 static int l_compile(lua_State *L)
 {
     size_t n;
@@ -97,6 +98,22 @@ static int l_embedded(lua_State *L)
     return 1;
 }
 
+/* embedded_in(dir) -> paths of the files in the binary whose names begin so */
+static int l_embedded_in(lua_State *L)
+{
+    size_t n;
+    const char *dir = luaL_checklstring(L, 1, &n);
+    int k = 0;
+
+    lua_newtable(L);
+    for (const struct mc_embed *e = mc_embedded; e->path; e++)
+        if (strncmp(e->path, dir, n) == 0) {
+            lua_pushstring(L, e->path);
+            lua_rawseti(L, -2, ++k);
+        }
+    return 1;
+}
+
 /* out(text): what a session prints */
 static int l_out(lua_State *L)
 {
@@ -109,7 +126,7 @@ static int l_out(lua_State *L)
     return 0;
 }
 
-/* ---- odds and ends -------------------------------------------------------------------- */
+/* ---- odds and ends ----------------------------------------------------------------- */
 
 static int l_now(lua_State *L)
 {
@@ -146,8 +163,8 @@ static int l_error(lua_State *L)
 {
     struct mc_err err;
 
-    mc_fail_param(&err, mc_bind_code(luaL_checkstring(L, 1)), luaL_optstring(L, 3, ""), "%s",
-                  luaL_checkstring(L, 2));
+    mc_fail_param(&err, mc_bind_code(luaL_checkstring(L, 1)), luaL_optstring(L, 3, ""),
+                  "%s", luaL_checkstring(L, 2));
     mc_bind_push_err(L, &err);
     return 1;
 }
@@ -193,7 +210,8 @@ void mc_bind_host(lua_State *L, struct mc_generation *g)
     static const luaL_Reg fns[] = {
         {"load", l_load},     {"now", l_now},     {"time", l_time},
         {"unique", l_unique}, {"error", l_error}, {"freeze", l_freeze},
-        {"compile", l_compile}, {"file", mc_bind_file}, {"embedded", l_embedded}, {"out", l_out},
+        {"compile", l_compile}, {"file", mc_bind_file}, {"embedded", l_embedded},
+        {"embedded_in", l_embedded_in}, {"out", l_out},
         {NULL, NULL},
     };
 

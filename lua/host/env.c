@@ -41,7 +41,7 @@ static const struct allowed {
     {ALL | HOST, "mc "},
     {EDGE | REPL | HOST, "require coroutine.create coroutine.resume coroutine.running "
                          "coroutine.status coroutine.wrap coroutine.yield "},
-    {REPL | HOST, "print help io.write "},
+    {REPL | HOST, "print help tutorial io.write "},
 };
 
 /* collectgarbage("count") and nothing else: a script that could stop the collector, or run

@@ -38,12 +38,13 @@ struct mc_repl {
     pthread_cond_t answered;
     char *text; /* asked for: a chunk, or what is to be completed */
     size_t n;
-    bool raw, closing;
+    enum mc_repl_how how;
+    bool closing;
     json_t *names; /* the answer of complete */
     bool has_names;
 };
 
-/* ---- Lua ------------------------------------------------------------------------------- */
+/* ---- Lua --------------------------------------------------------------------------- */
 
 static void push_repl(lua_State *L, const char *name)
 {
@@ -142,14 +143,14 @@ static void on_ended(struct mc_task *t, int rc, const struct mc_err *err)
         r->client.done(r->client.ctx, result, rc < 0 ? &why : NULL);
 }
 
-static char *take_text(struct mc_repl *r, size_t *n, bool *raw)
+static char *take_text(struct mc_repl *r, size_t *n, enum mc_repl_how *how)
 {
     char *text;
 
     pthread_mutex_lock(&r->lock);
     text = r->text;
     *n = r->n;
-    *raw = r->raw;
+    *how = r->how;
     r->text = NULL;
     pthread_mutex_unlock(&r->lock);
     return text;
@@ -159,17 +160,18 @@ struct chunk {
     struct mc_repl *repl;
     char *text;
     size_t n;
-    bool raw;
+    enum mc_repl_how how;
     json_t *out;
 };
 
 static int start(lua_State *L)
 {
+    static const char *const hows[] = {"shown", "raw", "json"};
     struct chunk *c = lua_touserdata(L, 1);
 
     push_repl(L, "eval");
     lua_pushlstring(L, c->text, c->n);
-    lua_pushboolean(L, c->raw);
+    lua_pushstring(L, hows[c->how]);
     mc_task_init(&c->repl->task, &c->repl->tvm, L, 2);
     return 0;
 }
@@ -181,7 +183,7 @@ static void on_eval(struct mc_bell *b)
     struct mc_err err;
     int rc;
 
-    c.text = take_text(r, &c.n, &c.raw);
+    c.text = take_text(r, &c.n, &c.how);
     if (!c.text)
         return;
     memset(&r->task, 0, sizeof r->task);
@@ -223,10 +225,11 @@ static int complete(lua_State *L)
 
 static void on_complete(struct mc_bell *b)
 {
-    struct mc_repl *r = (struct mc_repl *)((char *)b - offsetof(struct mc_repl, complete));
+    struct mc_repl *r = (struct mc_repl *)((char *)b -
+                                           offsetof(struct mc_repl, complete));
     struct chunk c = {.repl = r};
 
-    c.text = take_text(r, &c.n, &c.raw);
+    c.text = take_text(r, &c.n, &c.how);
     if (c.text && !r->tvm.vm->lost)
         mc_vm_protect(r->tvm.vm, complete, &c, NULL);
     free(c.text);
@@ -237,11 +240,12 @@ static void on_complete(struct mc_bell *b)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* ---- the session ----------------------------------------------------------------------- */
+/* ---- the session ------------------------------------------------------------------- */
 
 static int begin(void *ctx, struct mc_err *err)
 {
-    static const struct mc_burst burst = {0, HARD_S * 1000000ll, LOSE_S * 1000000ll, NULL};
+    static const struct mc_burst burst = {0, HARD_S * 1000000ll, LOSE_S * 1000000ll,
+                                          NULL};
     struct mc_repl *r = ctx;
     struct mc_vm *vm = mc_vm_new(MC_ENV_REPL, 0, false, err);
     int rc;
@@ -303,7 +307,8 @@ static int repl_open(void *self, const struct mc_repl_client *c, struct mc_repl 
     return 0;
 }
 
-static void set_text(struct mc_repl *r, const char *text, size_t n, bool raw)
+static void set_text(struct mc_repl *r, const char *text, size_t n,
+                     enum mc_repl_how how)
 {
     char *copy = malloc(n + 1);
 
@@ -313,14 +318,15 @@ static void set_text(struct mc_repl *r, const char *text, size_t n, bool raw)
     free(r->text);
     r->text = copy;
     r->n = n;
-    r->raw = raw;
+    r->how = how;
     pthread_mutex_unlock(&r->lock);
 }
 
-static void repl_eval(struct mc_repl *r, const char *text, size_t n, bool raw)
+static void repl_eval(struct mc_repl *r, const char *text, size_t n,
+                     enum mc_repl_how how)
 {
     mc_info("repl", "typed: %.*s", (int)(n < 400 ? n : 400), text);
-    set_text(r, text, n, raw);
+    set_text(r, text, n, how);
     mc_bell_ring(&r->eval);
 }
 
@@ -333,7 +339,7 @@ static void repl_cancel(struct mc_repl *r)
 static int repl_complete(struct mc_repl *r, const char *text, json_t **out,
                          struct mc_err *err)
 {
-    set_text(r, text, strlen(text), false);
+    set_text(r, text, strlen(text), MC_REPL_SHOWN);
     mc_bell_ring(&r->complete);
     pthread_mutex_lock(&r->lock);
     while (!r->has_names)

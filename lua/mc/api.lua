@@ -142,7 +142,7 @@ end
 -- What runs by the clock, of one process once: in the task VM, which starts it (edge.lua).
 local timers = {}
 
-local M = { tables = {}, help = help.help, -- tables: proxy -> what it shows
+local M = { tables = {}, -- tables: proxy -> what it shows
   loading = host.mode == "edge" }
 
 --- Runs fn every so many seconds; a run that takes longer delays the next.
@@ -204,6 +204,7 @@ function M.start_timers()
 end
 
 task.meta.__index = Task
+task.meta.__doc = "task"
 task.meta.__tostring = function() return "task" end
 
 -- ---- logs and metrics ------------------------------------------------------------------
@@ -230,9 +231,10 @@ mc.metrics = metrics.build(host.metrics)
 local function freeze(name, t)
   for k, v in pairs(t) do
     if type(v) == "table" and v ~= data.null then t[k] = freeze(name .. "." .. k, v) end
+    if type(v) == "function" then help.named[v] = name .. "." .. k end
   end
   local proxy = host.freeze(t, name)
-  M.tables[proxy] = t
+  M.tables[proxy], help.named[proxy] = t, name .. "."
   return proxy
 end
 

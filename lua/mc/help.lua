@@ -1,69 +1,71 @@
---- help.lua: help() in the REPL, out of the reference in lua/mc/meta.
+--- help.lua: help() and the names that completion offers, out of the reference (mc.doc).
 --
--- Trusted. The reference is LuaLS annotations: what editors read is what help() says.
+-- Trusted. A live object says what it is by __doc in its metatable: "seq" has the methods
+-- that the reference calls seq:name, and the fields of the class mc.Seq.
 
+local doc = require "mc.doc"
 local host = require "mc.host"
 
-local M = {}
-local entries -- name -> {signature, doc}
-local order
-
-local function add(name, signature, doc)
-  if not entries[name] then order[#order + 1] = name end
-  entries[name] = { signature = signature, doc = doc }
-end
-
--- Functions with their comments, and classes with their fields, out of one meta file.
-local function read(source)
-  local doc = {}
-  for line in source:gmatch("([^\n]*)\n") do
-    local comment = line:match("^%-%-%- (.*)$")
-    local name, args = line:match("^function ([%w_.:]+)(%b())")
-    local class, about = line:match("^%-%-%-@class ([%w_.]+) ?(.*)$")
-    local field = line:match("^%-%-%-@field (.*)$")
-    if class then
-      doc = { about ~= "" and about or nil }
-      add(class, "the fields of " .. class, doc)
-    elseif field then
-      doc[#doc + 1] = "  " .. field
-    elseif comment then
-      doc[#doc + 1] = comment
-    elseif name then
-      add(name, name .. args, doc)
-      doc = {}
-    elseif not line:find("^%-%-%-@") then
-      doc = {}
-    end
-  end
-end
+local M = { named = {} } -- named: a function or table of the API -> its name
+local entries, order
 
 local function load()
   entries, order = {}, {}
-  for _, file in ipairs { "mc", "step", "test" } do
-    read(host.embedded("lua/mc/meta/" .. file .. ".lua") or "")
+  for _, path in ipairs(host.embedded_in("lua/mc/meta/")) do
+    for _, e in ipairs(doc.read(host.embedded(path))) do
+      if not entries[e.name] then order[#order + 1] = e.name end
+      entries[e.name] = e
+    end
   end
 end
 
---- Help on a name ("mc.submit", "seq:wait"), or the list of all names.
-function M.help(name)
+local function kind_of(v)
+  local mt = type(v) ~= "string" and debug.getmetatable(v)
+  return type(mt) == "table" and rawget(mt, "__doc") or nil
+end
+
+--- The names after the dot or colon of an object: methods and fields of its kind.
+function M.members(v)
+  local kind, out = kind_of(v), {}
+  if not kind then return out end
   if not entries then load() end
-  if name ~= nil and type(name) ~= "string" then
-    return 'help wants a name in quotes: help "mc.submit"'
+  local n = #kind + 1
+  for _, name in ipairs(order) do
+    if name:sub(1, n) == kind .. ":" then out[#out + 1] = name:sub(n + 1) end
   end
-  if entries[name] then
-    local e = entries[name]
-    return e.signature .. "\n" .. table.concat(e.doc, "\n")
+  local class = entries["mc." .. kind:sub(1, 1):upper() .. kind:sub(2)]
+  for _, f in ipairs(class and class.fields or {}) do out[#out + 1] = f.name end
+  return out
+end
+
+local function list(found, otherwise)
+  if #found == 0 then return otherwise end
+  return table.concat(found, "\n")
+end
+
+-- Names with this text in them; one alone is explained.
+local function search(text, plain)
+  local found = {}
+  for _, n in ipairs(order) do
+    if n:find(text, 1, plain) then found[#found + 1] = n end
   end
-  if name then
-    local found = {}
-    for _, n in ipairs(order) do
-      if n:find(name, 1, true) then found[#found + 1] = n end
-    end
-    if #found == 1 then return M.help(found[1]) end
-    if #found > 1 then return table.concat(found, "\n") end
-    return "nothing is called " .. name
+  if #found == 1 then return doc.text(entries[found[1]]) end
+  return list(found, "nothing is called " .. text)
+end
+
+--- Help on a name ("mc.submit", "seq:wait"), a function or an object; or the list of names.
+function M.help(what)
+  if not entries then load() end
+  local kind = kind_of(what)
+  if kind then return search("^" .. kind .. ":") end
+  local name = M.named[what] or what
+  if name == nil then
+    return 'help "NAME", help(mc.submit) or help(x) says more; tutorial() shows around; (w) in\n'
+      .. "a text: it waits\n  " .. table.concat(order, "\n  ")
   end
-  return 'help "NAME" says more; (w) there: it waits\n  ' .. table.concat(order, "\n  ")
+  if type(name) ~= "string" then return "nothing is known of a " .. type(what) end
+  if entries[name] then return doc.text(entries[name]) end
+  return search(name, true)
 end
 
 return M

@@ -221,6 +221,11 @@ local cands = setmetatable({}, {
 
 local pick = { vocab = vocab }
 
+--- As step.names.
+function pick.names()
+  return { Cands = CANDS_MORE, PickSeq = SEQ_MORE, Want = CHAIN }
+end
+
 --- Functions without arguments that the host calls, for the hooks that a sampler has.
 function pick.bind(sampler)
   local run = {}

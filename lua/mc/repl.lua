@@ -4,6 +4,7 @@
 
 local api = require "mc.api"
 local data = require "mc.data"
+local help = require "mc.help"
 local host = require "mc.host"
 local show = require "mc.show"
 
@@ -23,7 +24,13 @@ M.io = {
   end,
 }
 
-M.help = api.help
+M.help = help.help
+M.tutorial = require("mc.tutorial").tutorial
+
+-- What a session knows without a name of its own.
+M.names = { mc = M.mc, print = M.print, help = M.help, tutorial = M.tutorial, io = M.io,
+  string = string, table = table, math = math, bit = bit, coroutine = M.coroutine,
+  pairs = pairs, ipairs = ipairs, pcall = pcall, tostring = tostring, type = type }
 
 local function results(ok, ...)
   return ok, select("#", ...), { ... }
@@ -41,19 +48,35 @@ local function handler(e)
   return text .. (#lines > 0 and "\n" .. table.concat(lines, "\n") or "")
 end
 
---- Runs a chunk: {text = what to show}, {incomplete = true}, {failed = true, text =}. raw:
--- for scripts: strings as they are, an unfinished chunk is an error.
-function M.eval(text, raw)
+local function as_json(values, n)
+  local list = {}
+  for i = 1, n do
+    local text, err = host.json.encode(values[i])
+    if not text then return nil, tostring(err) end
+    list[i] = text
+  end
+  return table.concat(list, "\n")
+end
+
+--- Runs a chunk: {text = what to show}, {incomplete = true}, {failed = true, text =}. how:
+-- "shown"; for scripts "raw", strings as they are, and "json", a line each value: there an
+-- unfinished chunk is an error.
+function M.eval(text, how)
   text = text:gsub("^%s*=%s*", "") -- "=x", as in lua's own prompt
   local f, err = host.compile("return " .. text, "=stdin")
   if not f then f, err = host.compile(text, "=stdin") end
   if not f then
-    if not raw and err:find("'<eof>'", 1, true) then return { incomplete = true } end
+    if how == "shown" and err:find("'<eof>'", 1, true) then return { incomplete = true } end
     return { failed = true, text = err }
   end
   local ok, n, values = results(xpcall(f, handler))
   host.task.keep()
   if not ok then return { failed = true, text = tostring(values[1]) } end
+  if how == "json" then
+    if values[1] == nil and n > 1 then return { failed = true, text = tostring(values[2]) } end
+    local line, why = as_json(values, n)
+    return line and { text = line, values = n } or { failed = true, text = why }
+  end
   while n > 1 and values[n] == nil do n = n - 1 end -- the err of `return value, err`
   local shown = {}
   for i = 1, n do shown[i] = show.value(values[i]) end
@@ -63,43 +86,53 @@ end
 
 -- ---- completion ------------------------------------------------------------------------
 
-local function step(t, key)
+local function member(t, key)
   if type(t) ~= "table" then return nil end
-  local named = api.tables[t]
-  return rawget(named or t, key)
+  return rawget(api.tables[t] or t, key)
+end
+
+-- The value that a path of names leads to, without running anything of a script.
+local function walk(path)
+  local t
+  for word in path:gmatch("[%w_]+") do
+    if t == nil then
+      t = rawget(M.env, word)
+      if t == nil then t = M.names[word] end
+    else
+      t = member(t, word)
+    end
+    if t == nil then return nil end
+  end
+  return t
+end
+
+local function names_of(t)
+  local names = help.members(t)
+  if type(t) == "table" then
+    for k in next, api.tables[t] or t do names[#names + 1] = k end
+  end
+  return names
 end
 
 --- What could follow the text typed so far: whole last words.
 function M.complete(text)
   local path, last = text:match("([%a_][%w_.:]-)[.:]([%w_]*)$")
-  local names, t = {}, nil
+  local out, seen, from = {}, {}, nil
   if path then
-    for word in path:gmatch("[%w_]+") do
-      if not t then
-        t = rawget(M.env, word) or (word == "mc" and M.mc) or nil
-      else
-        t = step(t, word)
-      end
-    end
+    local t = walk(path)
+    from = t ~= nil and names_of(t) or {}
   else
-    last = text:match("([%w_]*)$")
+    last, from = text:match("([%w_]*)$"), {}
+    for k in next, M.env do from[#from + 1] = k end
+    for k in next, M.names do from[#from + 1] = k end
   end
-  if last == nil or (path and t == nil) then return data.array(names) end
-  local function offer(name)
-    if type(name) == "string" and name:sub(1, #last) == last then names[#names + 1] = name end
-  end
-  if type(t) == "table" then
-    for k in next, api.tables[t] or t do offer(k) end
-  elseif type(t) == "userdata" then
-    for k in next, require("mc.seq").methods do offer(k) end
-  elseif not path then
-    for k in next, M.env do offer(k) end
-    for _, k in ipairs { "mc", "print", "help", "pairs", "ipairs", "string", "table", "math" } do
-      offer(k)
+  for _, name in ipairs(from) do
+    if type(name) == "string" and name:sub(1, #last) == last and not seen[name] then
+      seen[name], out[#out + 1] = true, name
     end
   end
-  table.sort(names)
-  return data.array(names)
+  table.sort(out)
+  return data.array(out)
 end
 
 return M

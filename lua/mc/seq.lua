@@ -162,5 +162,6 @@ meta.__tostring = function(s)
   return ("seq %s (%s)"):format(id, state)
 end
 
-M.methods = Seq
+meta.__doc = "seq"
+
 return M

@@ -447,6 +447,19 @@ local plan = setmetatable({}, {
 
 local step = {}
 
+--- The names that view, plan, rows, lanes and costs have, for the check that each is in the
+-- reference.
+function step.names()
+  local view_names = {}
+  for k in pairs(VIEW_MORE) do view_names[k] = true end
+  for k in pairs(VIEW) do view_names[k] = true end
+  local row, lane = { user = true }, {}
+  for k in pairs(ROW) do row[k] = true end
+  for k in pairs(LANE_MORE) do lane[k] = true end
+  for k in pairs(PARTY) do lane[k] = true end
+  return { View = view_names, Plan = Plan, Row = row, Lane = lane, Cost = COST }
+end
+
 --- Functions without arguments that the host calls, for the hooks that a scheduler has.
 function step.bind(scheduler)
   local run = {}

@@ -61,9 +61,9 @@ static void *repl_main(void *arg)
     return NULL;
 }
 
-static void repl_eval(struct mc_repl *r, const char *text, size_t n, bool raw)
+static void repl_eval(struct mc_repl *r, const char *text, size_t n, enum mc_repl_how how)
 {
-    (void)raw;
+    (void)how;
     if (r->running)
         pthread_join(r->thread, NULL);
     snprintf(r->text, sizeof r->text, "%.*s", (int)n, text);

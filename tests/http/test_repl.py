@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from mascon import MASCON, Server, main
+from mascon import MASCON, SANITIZED, Server, main
 
 server = None
 
@@ -307,8 +307,75 @@ def help_knows_the_api():
         s.ask("help()", "mc.submit")
         s.ask("help 'mc.submit'", "prompt")
         s.ask("help 'mc.Submit'", "temperature number?")
-        s.ask("help(mc.submit)", "in quotes")
+        s.ask("help(mc.submit)", "Starts a sequence")
+        s.ask("help(mc.kv)", "mc.kv.stats()")
+        s.ask("help(mc.spawn(function() end))", "task:join")
+        s.ask("help(5)", "nothing is known of a number")
         s.ask("help 'nonsense'", "nothing is called nonsense")
+
+
+def the_tutorial_can_be_typed_as_it_stands():
+    with Session() as s:
+        s.send("tutorial('nowhere')\r")
+        screens = int(re.search(r"from 1 to (\d+)", s.expect("\n> ")).group(1))
+        typed = 0
+        for i in range(1, screens + 1):
+            s.send('tutorial "next"\r' if i > 1 else "tutorial()\r")
+            text = s.expect("goes on." if i < screens else "The end.", 10)
+            assert f"{i}. " in text
+            s.expect("> ")
+            for line in re.findall(r"^> (.*?)\r?$", text, re.M):
+                s.send(line + "\r")
+                # the terminal's echo, then what it gives
+                shown = s.expect("\n> ", 30)
+                assert "stdin:" not in shown and "attempt to" not in shown, (line, shown)
+                typed += 1
+        assert typed > 8
+        s.ask('tutorial "prev"', "4. Policies")
+
+
+def json_is_a_line_a_value():
+    assert attach("--json", "-e", "1, 'a\\n', { b = { true } }") == (
+        0, '1\n"a\\n"\n{"b":[true]}\n', "")
+    assert attach("--json", "-e", "mc.json.array {}") == (0, "[]\n", "")
+    status, out, err = attach("--json", "-e", "print")
+    assert status == 1 and out == "", (out, err)
+    status, out, err = attach("--json", "-e", "mc.submit {}")
+    assert status == 1 and "prompt" in err, err
+    assert attach("--json", "-e", "{")[0] == 1
+
+
+def many_sessions_are_each_their_own():
+    sessions = []
+    try:
+        for i in range(12):
+            sessions.append(Session().__enter__())
+            sessions[i].ask(f"mine = {i}", "")
+        for i, s in enumerate(sessions):
+            s.ask("mine * 1000 + 7", str(i * 1000 + 7))
+    finally:
+        for s in sessions:
+            s.__exit__()
+
+
+def nothing_typed_slows_a_stream():
+    """Gaps between tokens beside a session that computes all it can, against without one."""
+    def worst_of_most(n=250):
+        at = []
+        server.stream("/v1/completions", {"prompt": "Once", "max_tokens": n, "ignore_eos": True},
+                      lambda e: at.append(time.monotonic()))
+        gaps = sorted(b - a for a, b in zip(at, at[1:]))
+        return gaps[int(len(gaps) * 0.9)]
+
+    with Session() as s:
+        before = min(worst_of_most() for _ in range(3))
+        s.send("while true do string.rep('x', 1e5) end\r")
+        time.sleep(0.3)
+        beside = min(worst_of_most() for _ in range(3))
+        s.send("\x03")
+        s.expect("interrupted")
+    # 10 ms, and room for a machine that others use
+    assert beside - before < (0.03 if not SANITIZED else 0.3), (before, beside)
 
 
 def a_session_ends_with_its_server():

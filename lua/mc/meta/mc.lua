@@ -70,6 +70,11 @@
 ---@field ids integer[] prompt, then the tokens taken
 
 --- Starts a sequence (w). The prompt is prompt, messages or ids; see mc.Submit for the rest.
+---
+--- ```lua
+--- local s = assert(mc.submit { prompt = "The Moon is", limit = 16, temperature = 0 })
+--- print(s:wait().text)
+--- ```
 ---@param opts mc.Submit
 ---@return mc.Seq? seq
 ---@return mc.Error? err
@@ -79,12 +84,23 @@ function mc.submit(opts) end
 function seq:next() end
 
 --- for t in seq:tokens() do ... end (w)
+---
+--- ```lua
+--- local s = assert(mc.submit { prompt = "Once", limit = 8 })
+--- for t in s:tokens() do io.write(t.text) end
+--- ```
 function seq:tokens() end
 
 --- Runs to the end (w): {text, finish, n, mean_logprob, usage}, or nil, err.
 function seq:wait() end
 
 --- A sequence that goes on from this one's prompt and tokens; they share KV pages.
+---
+--- ```lua
+--- local root = assert(mc.submit { prompt = "Once upon a time", limit = 0 })
+--- root:wait()
+--- for seed = 1, 2 do print(root:fork { seed = seed, limit = 8, temperature = 1 }:wait().text) end
+--- ```
 ---@param opts mc.Submit
 ---@return mc.Seq? seq
 ---@return mc.Error? err
@@ -101,6 +117,10 @@ function seq:detach() end
 
 --- Live sequences: {id, request, model, state, lane, tenant, n_prompt, n_gen, age}. filter:
 --- {model, state, tenant, older}.
+---
+--- ```lua
+--- for _, row in ipairs(mc.seqs { older = 60 }) do mc.cancel(row.id, "older than a minute") end
+--- ```
 ---@param filter table?
 ---@return table[]? rows
 ---@return mc.Error? err
@@ -277,6 +297,14 @@ function mc.shared.incr(key, by, ttl) end
 
 --- Takes n out of a bucket that holds burst and fills at rate a second: true, or nil, err with
 --- retry_after.
+---
+--- ```lua
+--- return { api = 1, kind = "routes", ["GET /hello"] = function(req, res)
+---   local ok, err = mc.shared.take("hello/" .. req.tenant, 1, 5, 10) -- 5 a second, 10 at once
+---   if not ok then return res:fail(err) end -- 429 with retry-after
+---   res:json { hello = req.query.name or "world" }
+--- end }
+--- ```
 ---@param key string
 ---@param n number
 ---@param rate number
@@ -288,6 +316,12 @@ function mc.shared.take(key, n, rate, burst) end
 function mc.sleep(seconds) end
 
 --- Runs fn(...) beside this; task:join() gives what it returns.
+---
+--- ```lua
+--- local tasks = {}
+--- for i = 1, 3 do tasks[i] = mc.spawn(function() mc.sleep(0.01) return i * i end) end
+--- for _, t in ipairs(tasks) do print(t:join()) end
+--- ```
 ---@param fn function
 function mc.spawn(fn, ...) end
 
@@ -313,6 +347,14 @@ function mc.time() end
 -- Metrics are declared at a file's top or in init, and counted anywhere, hooks included.
 
 --- A counter for /metrics: c:inc(1, "label's value").
+---
+--- ```lua
+--- local asked = mc.metrics.counter("asked_total", "requests to /count", { "who" })
+--- return { api = 1, kind = "routes", ["GET /count"] = function(req, res)
+---   asked:inc(1, req.tenant)
+---   res:json { ok = true }
+--- end }
+--- ```
 ---@param name string
 ---@param help string
 ---@param labels string[]?
@@ -355,6 +397,17 @@ function mc.log.level(unit, level) end
 
 --- The body as JSON, checked: { prompt = "string", n = "integer? 1..16" }. When it is wrong the
 --- client has its 400 and the handler ends here. It is read once: a router may read and change it.
+---
+--- ```lua
+--- return { api = 1, kind = "routes", ["POST /shout"] = function(req, res)
+---   local b = req:json { prompt = "string", limit = "integer? 1..64" }
+---   local s, err = mc.submit { prompt = b.prompt, limit = b.limit or 16 }
+---   if not s then return res:fail(err) end
+---   local r, why = s:wait()
+---   if not r then return res:fail(why) end
+---   res:json { text = r.text:upper(), usage = r.usage }
+--- end }
+--- ```
 ---@param schema table?
 function req:json(schema) end
 
@@ -387,6 +440,15 @@ function res:header(key, value) end
 function res:file(folder, name) end
 
 --- A server-sent event (w), maybe with a name.
+---
+--- ```lua
+--- return { api = 1, kind = "routes", ["GET /tick"] = function(req, res)
+---   for i = 1, 3 do
+---     res:event { tick = i }
+---     mc.sleep(0.1)
+---   end
+--- end }
+--- ```
 ---@param value any
 ---@param name string?
 function res:event(value, name) end

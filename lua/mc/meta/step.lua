@@ -2,6 +2,21 @@
 -- What the hooks of schedulers and samplers see. They never wait; handles are good until the
 -- hook returns.
 
+--- What a scheduler's file returns:
+---
+--- ```lua
+--- local P = { api = 1, kind = "scheduler", why = { "not its turn" } }
+---
+--- function P.plan(view, plan)
+---   for _, row in view:running() do plan:decode(row) end
+---   for _, row in view:paused() do plan:resume(row) end
+---   for _, row in view:waiting(nil, "shortest") do
+---     if plan:prefill(row, 512) == 0 then plan:hold(row, 1) end
+---   end
+--- end
+---
+--- return P
+--- ```
 ---@class mc.Scheduler
 ---@field api integer 1
 ---@field kind string "scheduler"
@@ -13,6 +28,28 @@
 ---@field state table<string, number>? numbers that outlive reloads, by name: view.state.turn
 ---@field why string[]? texts for plan:hold and `mascon why`
 
+--- What a sampler's file returns:
+---
+--- ```lua
+--- local S = { api = 1, kind = "sampler", state = { ended = 0 } }
+--- local stops
+---
+--- function S.init() stops = mc.vocab.set("%.$") end
+---
+--- function S.chain(seq, want) return { temperature = want.temperature, min_p = 0.05, keep = 8 } end
+---
+--- function S.pick(cands, seq) -- past 60 tokens: end a sentence when one is offered
+---   for i = 1, seq.done > 60 and cands.n or 0 do
+---     if stops:has(cands:id(i)) then
+---       seq.state.ended = 1
+---       return cands:id(i)
+---     end
+---   end
+---   return cands:draw()
+--- end
+---
+--- return S
+--- ```
 ---@class mc.Sampler
 ---@field api integer 1
 ---@field kind string "sampler"
@@ -88,6 +125,7 @@ function View:preempt(row, how) end
 ---@class mc.Row a sequence, as of this hook call
 ---@field seq integer
 ---@field gen integer
+---@field state integer 1 waiting, 2 reads its prompt, 3 generates, 4 was preempted
 ---@field lane integer
 ---@field tenant integer
 ---@field priority integer
