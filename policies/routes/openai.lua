@@ -170,11 +170,11 @@ R["POST /v1/chat/completions"] = function(req, res)
   local b = req:json(CHAT)
   local o, m = common(req, b)
   if not o then return res:fail(m) end
-  local name, err = unsupported_chat(b)
+  local name = unsupported_chat(b)
   if name then
     return res:fail(bad(name, name .. " is not supported here", "unsupported_parameter"))
   end
-  err = check_roles(b.messages)
+  local err = check_roles(b.messages)
   if err then return res:fail(err) end
   if b.top_logprobs and not b.logprobs then
     return res:fail(bad("top_logprobs", "top_logprobs needs logprobs"))

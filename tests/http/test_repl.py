@@ -308,7 +308,7 @@ def help_knows_the_api():
         s.ask("help 'mc.submit'", "prompt")
         s.ask("help 'mc.Submit'", "temperature number?")
         s.ask("help(mc.submit)", "Starts a sequence")
-        s.ask("help(mc.kv)", "mc.kv.stats()")
+        s.ask("help(mc.kv)", "mc.kv.stats(")
         s.ask("help(mc.spawn(function() end))", "task:join")
         s.ask("help(5)", "nothing is known of a number")
         s.ask("help 'nonsense'", "nothing is called nonsense")

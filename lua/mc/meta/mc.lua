@@ -332,6 +332,11 @@ function task:cancel() end
 
 --- Runs fn every so many seconds, of one process once, in a VM of its own; said while a file
 --- loads (its top level or init). A run that fails is logged, and the next comes.
+---
+--- ```lua
+--- mc.every(60, function() mc.log.info("still here", { waiting = mc.engine.status().waiting }) end)
+--- return { api = 1, kind = "routes", ["GET /x"] = function(_, res) res:json { ok = true } end }
+--- ```
 ---@param seconds number
 ---@param fn function
 function mc.every(seconds, fn) end
