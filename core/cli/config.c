@@ -405,9 +405,27 @@ json_t *mc_settings_json(const struct mc_settings *s)
     return o;
 }
 
+/* Where a value came from, for a comment. */
+static void put_origin(FILE *f, const struct mc_settings *s, int id)
+{
+    const struct mc_setting *row = &mc_setting_list[id];
+    const char *p;
+
+    if (s->from[id] == MC_FROM_FILE) {
+        fputs("from ", f);
+        for (p = *s->config ? s->config : "the file"; *p; p++)
+            fputc((unsigned char)*p < 32 ? '?' : *p, f);
+    } else if (s->from[id] == MC_FROM_FLAG) {
+        fprintf(f, "from --%s", row->kind == MC_SET_TRUE ? "no-" : "");
+        for (p = row->key; *p; p++)
+            fputc(*p == '_' ? '-' : *p, f);
+    } else {
+        fputs(*s->text[id] ? "default" : "not set", f);
+    }
+}
+
 char *mc_settings_dump(const struct mc_settings *s)
 {
-    static const char *const from[] = {"default", "from the file", "from a flag"};
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
@@ -436,8 +454,9 @@ char *mc_settings_dump(const struct mc_settings *s)
                            (unsigned char)*p < 32  ? "\\%03d" : "%c", *p);
             fputc('"', f);
         }
-        fprintf(f, ",  -- %s; %s\n", *s->text[i] ? from[s->from[i]] : "not set",
-                row->live ? "live" : "restart");
+        fputs(",  -- ", f);
+        put_origin(f, s, i);
+        fprintf(f, "; %s\n", row->live ? "live" : "restart");
     }
     fputs("}\n", f);
     fclose(f);

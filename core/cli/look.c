@@ -211,6 +211,7 @@ int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua)
     int rc = mc_args_parse(&a, argc, argv, lua);
 
     if (rc < 0) {
+        json_t *params = a.n_pos ? json_pack("[s]", a.pos[0]) : json_array();
         double s = strtod(every, NULL);
 
         sigaction(SIGINT, &sa, NULL);
@@ -223,6 +224,7 @@ int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua)
             rc = watch(c, a.n_pos ? a.pos[0] : NULL, s, strtol(count, NULL, 10), json, &err);
         if (rc < 0)
             rc = mc_cli_fail(&err);
+        json_decref(params);
         mc_client_close(c);
     }
     mc_settings_free(&set);

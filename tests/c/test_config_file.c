@@ -163,6 +163,9 @@ static void config_dump_restores_itself(void **state)
               err);
     assert_ok(mc_settings_set(&a, MC_SETTING_port, "0", MC_FROM_FLAG, "--port", &err), err);
     text = mc_settings_dump(&a);
+    assert_non_null(strstr(text, "watch = false,  -- from --no-watch; restart\n"));
+    assert_non_null(strstr(text, "port = 0,  -- from --port; restart\n"));
+    assert_non_null(strstr(text, "drain = 30,  -- default; live\n"));
     assert_ok(load(text, &b, &err), err);
     ja = mc_settings_json(&a);
     jb = mc_settings_json(&b);
