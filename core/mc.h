@@ -28,6 +28,8 @@ struct mc_engine_opts {
     int32_t ranks;        /* that share the model, 0: 1 */
     const char *kv;       /* "auto", "f32", "bf16", "fp8" */
     uint64_t kv_bytes;    /* KV pool of a rank, 0: enough for max_seqs short contexts, see open.c */
+    int64_t swap_bytes;   /* host memory of a rank for preempted pages; 0: as many as the pool
+                             has, at most 4 GiB and an eighth of memory; below a page: none */
     int32_t max_context;  /* tokens, 0: the model's, cut to what the pool holds */
     int32_t max_seqs;     /* sequences running at once, 0: 64 */
     int32_t max_waiting;  /* queued requests, 0: 1024 */
@@ -118,6 +120,10 @@ struct mc_request {
     double slo_token; /* seconds a token wanted, 0: any */
     char name[64];    /* request id for logs, seqs and cancel */
     char salt[64];    /* prefixes are shared among equal salts and tenants only */
+    struct mc_handle from; /* a fork: of a sequence that lives and has the same salt and tenant,
+                              the KV of the ids that both begin with is shared, its last,
+                              partial page copied; a sampler's state is copied. Otherwise no
+                              more than a hint: seq 0 is nobody */
     struct mc_sink sink;
 };
 
@@ -151,6 +157,8 @@ struct mc_engine_status {
     int32_t n_rank;
     int32_t n_waiting, n_running, n_paused;
     int32_t p_total, p_free, p_held, p_cached, p_pending;
+    int32_t p_host, p_host_free; /* of host memory */
+    double swap_bytes_us;        /* that move there in a us, as measured */
     int32_t max_context, max_seqs, kv_tokens;
     uint32_t generation;
     double steps;
@@ -224,6 +232,9 @@ void mc_engine_step_info(struct mc_engine *e, struct mc_step_info *out);
     X(prompt_tokens_cached_total, "prompt tokens found in the prefix cache")        \
     X(weight_bytes_read_total, "weight bytes read by the steps' forward passes")    \
     X(num_preemptions_total, "sequences that gave up their pages")                  \
+    X(swapped_total, "of those, their pages went to host memory")                   \
+    X(dropped_total, "of those, their pages are computed again")                    \
+    X(recomputed_tokens_total, "tokens run again after a preemption")               \
     X(requests_stop_total, "requests that ended at a stop")                         \
     X(requests_length_total, "requests that ended at their limit")                  \
     X(requests_cancel_total, "requests cancelled")                                  \

@@ -42,7 +42,7 @@ struct mc_row {
     uint32_t group; /* rows of equal group share at least one page of prefix; 0: none */
     uint16_t state, pad0_;
     int16_t priority, n_preempt;
-    uint32_t pad_;
+    int32_t p_shared; /* of the pages of n_hit, those that others hold: they cost nothing */
     double t_arrive, t_start, t_first, t_last, due_first, due_end;
     float slo_token, n_guess; /* seconds a token wanted; predicted tokens to come */
     int32_t n_prompt, n_gen, n_max, n_ctx;
@@ -53,7 +53,9 @@ struct mc_row {
                                               memory; needed by the next decode step, or
                                               by a paused row to come back */
     int32_t n_draft, n_draft_max;
-    float accept, us_swap, us_redo;
+    float accept, us_swap, us_redo; /* us to come back: by host memory (there and back, what
+                                       is queued before it too), by computing again; 0: not
+                                       known yet */
     float pad2_;
     double user[MC_N_USER]; /* the policy's own; kept over reload, preemption, an abandoned VM */
 };
@@ -89,7 +91,8 @@ struct mc_step_view {
     int32_t p_host_free;
     int32_t fly_rows, fly_tokens;
     float fly_us; /* that what is enqueued will run for, by the estimate */
-    float swap_bytes_us, swap_queue_us;
+    float swap_bytes_us, swap_queue_us; /* bytes that move in a us, as measured; us that
+                                           moves take that are enqueued */
     float dev_us, host_us; /* of the last step: on the device; planning and publishing */
     struct mc_cost decode, prefill;
     uint32_t off_row, off_lane, off_tenant, off_order; /* bytes from the view's start;

@@ -9,7 +9,8 @@ local TURN, NO_PAGES = 1, 2
 
 -- Its whole prompt has pages, beside what those that run will take.
 local function fits(view, s)
-  local pages = math.ceil((s.n_ctx + s.n_hit + s.n_left) / view.p_tokens) - s.p_held
+  local pages = math.ceil((s.n_ctx + s.n_hit + s.n_left) / view.p_tokens)
+    - s.p_held - s.p_shared
   return pages <= view.kv_free - view.p_reserve
 end
 

@@ -8,8 +8,9 @@
 -- opts: chunk, the most prompt tokens that one sequence reads in a step. Smaller chunks
 -- keep the others' tokens coming more evenly, bigger ones read prompts faster.
 
-local P = { api = 1, kind = "scheduler", why = { "no pages", "the step is full" } }
-local NO_PAGES, FULL = 1, 2
+local P = { api = 1, kind = "scheduler", why = { "no pages", "the step is full",
+  "another reads its prefix" } }
+local NO_PAGES, FULL, PREFIX = 1, 2, 3
 
 local chunk
 
@@ -32,20 +33,31 @@ function P.plan(view, plan)
     if not stuck then running = running + 1 end
   end
 
-  -- Then prompts, in order of arrival. A sequence starts only when its whole prompt fits,
-  -- or two half-read prompts could wait for each other's pages for ever; should that come
-  -- to be all the same, the younger gives way.
+  -- Then prompts, in order of arrival. Who has its prefix read by another waits for that:
+  -- its pages are shared then. A sequence starts only when its whole prompt fits, or two
+  -- half-read prompts could wait for each other's pages for ever; should that come to be
+  -- all the same, the younger gives way.
   local held
+  local reading = {} -- groups of those that start here
   for _, row in view:waiting() do
-    if not held and row.n_ctx == 0 and running > 0 then
-      local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens)
-      if stuck or pages > view.kv_free - view.p_reserve then held = NO_PAGES end
+    local starts, prefix = row.n_ctx == 0, false
+    if not held and starts and running > 0 then
+      prefix = row.n_hit_soon > row.n_hit or row.n_hit == 0 and reading[row.group]
+      local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens) - row.p_shared
+      if not prefix and (stuck or pages > view.kv_free - view.p_reserve) then
+        held = NO_PAGES
+      end
     end
-    if not held and plan:prefill(row, chunk) == 0 then
+    if not held and not prefix and plan:prefill(row, chunk) == 0 then
       held = view.tokens_left > 0 and view.rows_left > 0 and NO_PAGES or FULL
       if running == 0 and held == NO_PAGES then return P.evict(view, 1) end
     end
-    if held then plan:hold(row, held) else running = running + 1 end
+    if held or prefix then
+      plan:hold(row, held or PREFIX)
+    else
+      running = running + 1
+      if starts and row.group > 0 then reading[row.group] = true end
+    end
   end
 end
 
@@ -84,6 +96,14 @@ function P.tests(t)
     local p = t.plan(t.view { rows = rows(2, waits, rows(1, big, rows(1, decode))), pages = 5 })
     t.expect(p[2]):is { what = "hold", why = NO_PAGES }
     t.expect(p[3].what):is("hold")
+  end)
+  t.it("has one row read a prefix that others wait for", function()
+    local same = { state = "waiting", n_prompt = 100, group = 7 }
+    local p = t.plan(t.view { rows = { same, same, waits, { n_prompt = 200, n_hit_soon = 128 } } })
+    t.expect(p[1].what):is("run")
+    t.expect(p[2]):is { what = "hold", why = PREFIX }
+    t.expect(p[3].what):is("run")
+    t.expect(p[4]):is { what = "hold", why = PREFIX }
   end)
   t.it("starts nobody while one who was preempted can't come back", function()
     local p = t.plan(t.view { pages = 3,

@@ -13,6 +13,7 @@ int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engi
         .ranks = (int32_t)s->ranks,
         .kv = s->kv,
         .kv_bytes = (uint64_t)s->kv_memory,
+        .swap_bytes = s->swap_memory,
         .max_context = (int32_t)s->max_context,
         .max_seqs = (int32_t)s->max_seqs,
         .max_waiting = (int32_t)s->max_waiting,

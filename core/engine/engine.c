@@ -1,7 +1,6 @@
-/* engine.c - an engine's thread and loop, submit and cancel, looking in.
+/* engine.c - an engine's thread and loop, looking in.
  *
- * Owns the thread, the inbox and the cancels in it. THREAD: as mc.h says; the loop is the
- * engine thread.
+ * Owns the thread. THREAD: as mc.h says; the loop is the engine thread.
  * Always true: at most e->depth steps are enqueued; while one runs on the device the last
  * one is published and the next planned. The thread sleeps when there is nothing to do.
  *
@@ -192,6 +191,8 @@ static int turn(struct mc_engine *e, bool *idle)
     if (e->n_step == e->n_published)
         e->t_host = mc_now();
     take_inbox(e);
+    if (e->n_step == e->n_published)
+        mc_kv_settle(e->kv, mc_crew_mark(&e->crew)); /* of who ended while nothing ran */
     while (rc == 0 && more && e->n_step - e->n_published < (uint64_t)e->depth) {
         more = mc_plan_next(e);
         if (more)
@@ -267,91 +268,6 @@ void mc_engine_stop(struct mc_engine *e)
     pthread_mutex_unlock(&e->look);
 }
 
-/* ---- submit and cancel ------------------------------------------------------------- */
-
-/* With inbox held: is the engine taking requests at all? */
-static int check_open(struct mc_engine *e, struct mc_err *err)
-{
-    if (atomic_load(&e->failed))
-        return mc_fail(err, MC_EINTERNAL, "the engine has failed");
-    if (e->stopping)
-        return mc_fail(err, MC_EDRAIN, "the server is shutting down");
-    return 0;
-}
-
-/* Takes a record for a request, or says why there is none. */
-static int reserve(struct mc_engine *e, struct mc_seq **out, struct mc_err *err)
-{
-    int rc;
-
-    pthread_mutex_lock(&e->inbox);
-    rc = check_open(e, err);
-    if (rc == 0 && (e->n_queued >= e->o.max_waiting || !e->seq_free))
-        rc = mc_fail(err, MC_ELIMIT, "%d requests are waiting already", e->n_queued);
-    if (rc == 0) {
-        *out = e->seq_free;
-        e->seq_free = (*out)->next;
-        e->n_queued++;
-    }
-    pthread_mutex_unlock(&e->inbox);
-    return rc;
-}
-
-int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
-                     struct mc_handle *out, struct mc_err *err)
-{
-    struct mc_seq *q = NULL;
-    int rc;
-
-    rc = reserve(e, &q, err);
-    if (rc < 0)
-        return rc;
-    rc = mc_seq_fill(e, q, r, err);
-    pthread_mutex_lock(&e->inbox);
-    if (rc == 0)
-        rc = check_open(e, err); /* it may have ended meanwhile */
-    if (rc < 0) {
-        e->n_queued--;
-        q->next = e->seq_free;
-        e->seq_free = q;
-    } else {
-        *out = (struct mc_handle){q->id, q->gen};
-        q->next = NULL;
-        if (e->inbox_last)
-            e->inbox_last->next = q;
-        else
-            e->inbox_first = q;
-        e->inbox_last = q;
-        pthread_cond_signal(&e->bell);
-    }
-    pthread_mutex_unlock(&e->inbox);
-    return rc;
-}
-
-void mc_engine_cancel(struct mc_engine *e, struct mc_handle h, const char *why)
-{
-    struct mc_cancel *c = calloc(1, sizeof *c);
-
-    if (!c)
-        return; /* it will end by itself */
-    c->h = h;
-    if (why)
-        snprintf(c->why, sizeof c->why, "%s", *why ? why : "cancelled");
-    pthread_mutex_lock(&e->inbox);
-    c->next = e->cancels;
-    e->cancels = c;
-    pthread_cond_signal(&e->bell);
-    pthread_mutex_unlock(&e->inbox);
-}
-
-void mc_engine_wake(struct mc_engine *e)
-{
-    pthread_mutex_lock(&e->inbox);
-    e->woken = true;
-    pthread_cond_signal(&e->bell);
-    pthread_mutex_unlock(&e->inbox);
-}
-
 uint64_t mc_engine_turns(const struct mc_engine *e)
 {
     return atomic_load_explicit(&e->n_turn, memory_order_relaxed);
@@ -396,6 +312,9 @@ void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)
     out->p_held = mc_kv_n_held(e->kv);
     out->p_cached = mc_kv_n_cached(e->kv);
     out->p_pending = mc_kv_n_pending(e->kv);
+    out->p_host = e->swap.n;
+    out->p_host_free = e->swap.n_free;
+    out->swap_bytes_us = (double)e->swap.bytes_us;
     out->max_context = e->o.max_context;
     out->max_seqs = e->n_slot;
     out->kv_tokens = e->pool.n_page * MC_PAGE;

@@ -2,7 +2,10 @@
  *
  *   open.c     opening and closing
  *   engine.c   the thread and its loop, submit and cancel, looking in
+ *   submit.c   requests and cancels on their way in
  *   seq.c      a sequence's life: admission, ends, pages and slot given back
+ *   prefix.c   what of a context is in pages already: the cache, a fork's parent
+ *   swap.c     pages that move with a step: to host memory and back, copies for forks
  *   view.c     the block that a policy sees
  *   plan.c     a plan checked, trimmed and turned into rows
  *   step.c     device memory, staging, enqueueing a step
@@ -20,7 +23,8 @@
  *  2. Lock order: look, then inbox. Neither is held while waiting for the device; sinks
  *     are called with look held, never with inbox.
  *  3. A step's staging is reused only after that step was published.
- *  4. In state DECODE: n_ctx == n_ids + n_fly - 1. Pages cover n_ctx.
+ *  4. In state DECODE: n_ctx == n_ids + n_fly - 1. Pages cover n_ctx; while PAUSED there are
+ *     none, and n_ctx tokens are in n_place pages of host memory (dropped: 0).
  *  5. Every way out of a sequence goes through mc_seq_end and mc_seq_release. */
 #ifndef MC_ENGINE_INT_H
 #define MC_ENGINE_INT_H
@@ -79,13 +83,19 @@ struct mc_seq {
     struct mc_hash *chain;  /* [n_chain] of the full pages of ids so far */
     int32_t n_chain, cap_chain;
     struct mc_hash root;
+    struct mc_handle from;  /* forked from, and tokens at the front that are the same */
+    int32_t n_from;
 
     /* run */
     int32_t slot;           /* -1: none */
     bool fresh;             /* the slot's device state is not set yet */
     int32_t *page, n_page;  /* [pitch] */
+    int32_t *place, n_place; /* [pitch] its pages in host memory */
     int32_t n_shared_seen;  /* pages already offered for sharing */
     int32_t n_ctx, n_pub;   /* tokens whose KV is enqueued; published */
+    int32_t n_most;         /* the most that n_ctx was */
+    uint64_t added_in;      /* plan whose step last ran it, and tokens of it there */
+    int32_t n_added;
     int32_t n_fly, n_gen, n_cached, n_preempt;
     int32_t n_told; /* prompt tokens whose logprobs are enqueued or delivered */
     int32_t override_tok;   /* a pick to put into the slot, or -1 */
@@ -109,6 +119,22 @@ struct mc_step_row {
     bool sampled;       /* the last of them gave a token; the others are the prompt's */
 };
 
+/* Page moves of a step: staging, but for places. */
+struct mc_moves {
+    uint32_t (*init)[2];  /* [n_in] pages that come back, with their tags */
+    int32_t *n_in, *in_page, *in_place;
+    int32_t n_out, *out_page, *out_place;
+    int32_t n_copy, *from, *to; /* within the pool */
+};
+
+/* Host memory for preempted pages. */
+struct mc_swap {
+    int32_t n, n_free, *free;    /* places, and a stack of those that are empty */
+    uint8_t *pool[MC_MAX_RANKS]; /* [n] pages */
+    int64_t page_bytes;          /* of all ranks */
+    float bytes_us;              /* measured */
+};
+
 struct mc_step {
     uint64_t ticket, plan; /* plan: its number among plans */
     int32_t n_row, n_out, n_tok, n_decode;
@@ -125,6 +151,7 @@ struct mc_step {
     uint32_t (*init)[2]; /* pages to clear */
     int32_t *n_init, max_init;
     struct mc_out *ring; /* rank 0's results */
+    struct mc_moves moves;
 };
 
 struct mc_party_state { /* a lane or a tenant */
@@ -145,6 +172,7 @@ struct mc_engine {
     struct mc_pass_caps caps;
     double t_met;                 /* when the ranks last did a step */
     struct mc_pages *kv;
+    struct mc_swap swap;
     int32_t pitch, max_delta, max_init;
     struct mc_policy policy;
 
@@ -211,9 +239,6 @@ struct mc_seq *mc_seq_get(struct mc_engine *e, struct mc_handle h); /* NULL when
 int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *r,
                 struct mc_err *err);
 int mc_seq_append(struct mc_seq *q, int32_t id); /* 0 or MC_ENOMEM */
-/* Prompt tokens that cached pages would serve now; with take, the pages are attached. */
-int32_t mc_seq_hit(struct mc_engine *e, struct mc_seq *q, bool take);
-void mc_seq_share(struct mc_engine *e, struct mc_seq *q);
 void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q);
 /* Delivers the end and gives back pages, slot and record. */
 void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how,
@@ -221,6 +246,35 @@ void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how,
 /* May it be planned in this step? */
 bool mc_seq_can_run(const struct mc_engine *e, const struct mc_seq *q);
 int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q);
+
+/* prefix.c */
+struct mc_found {
+    int32_t n;      /* tokens, */
+    int32_t n_page; /* in so many whole pages; the rest in one that would be copied */
+    int32_t n_held; /* of n_page: those that somebody holds, so that they cost nothing */
+};
+/* What a sequence without pages would find now. */
+struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q);
+/* The same taken: its context begins there. s NULL: whole pages only. */
+void mc_prefix_take(struct mc_engine *e, struct mc_step *s, struct mc_seq *q);
+/* Tokens that it would find once who prefills now is through; now: what it finds now. */
+int32_t mc_prefix_soon(struct mc_engine *e, const struct mc_seq *q, int32_t now);
+void mc_prefix_share(struct mc_engine *e, struct mc_seq *q);
+
+/* swap.c */
+int32_t mc_swap_places(const struct mc_engine *e, int64_t page_bytes); /* of a rank's page */
+int mc_swap_open(struct mc_engine *e, struct mc_err *err);
+void mc_swap_close(struct mc_engine *e);
+/* Moves its pages to host memory with step s, or back. False when there is no room. */
+bool mc_swap_out(struct mc_engine *e, struct mc_step *s, struct mc_seq *q);
+bool mc_swap_in(struct mc_engine *e, struct mc_step *s, struct mc_seq *q);
+void mc_swap_forget(struct mc_engine *e, struct mc_seq *q);
+/* Its next page: a fresh one with the contents of `page`. */
+bool mc_moves_copy(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t page);
+bool mc_moves_any(const struct mc_moves *m);
+double mc_moves_bytes(const struct mc_engine *e, const struct mc_moves *m);
+void mc_moves_reset(struct mc_moves *m);
+int mc_moves_put(struct mc_engine *e, int32_t rank, const struct mc_moves *m);
 
 /* view.c */
 size_t mc_view_cap(const struct mc_engine *e);
@@ -246,6 +300,7 @@ int32_t mc_set_place(struct mc_engine *e, int32_t handle);
 /* trace.c: how long steps take; what is recorded (only with rec) */
 void mc_trace_time(struct mc_engine *e, struct mc_step *s, double t_wait);
 float mc_trace_fly(const struct mc_engine *e, double now); /* us that enqueued steps run on */
+float mc_trace_queue(const struct mc_engine *e); /* of those, moving pages */
 void mc_trace_arrive(struct mc_engine *e, struct mc_seq *q);
 void mc_trace_start(struct mc_engine *e, const struct mc_seq *q);
 void mc_trace_view(struct mc_engine *e);

@@ -18,7 +18,7 @@ enum page_state { FREE, HELD, CACHED, PENDING };
 
 struct page {
     enum page_state state;
-    int32_t refs, prev, next;
+    int32_t prev, next;
     uint32_t tag;
     bool found; /* in the prefix table */
     uint64_t ticket;
@@ -31,8 +31,9 @@ struct list {
 };
 
 struct mc_pages {
-    int32_t n, n_held;
+    int32_t n, n_held, n_shared;
     struct page *page;
+    int32_t *refs; /* [n]: who asks asks for many */
     struct list free, cached, pending;
     int32_t *table; /* page index or NONE */
     uint32_t mask;
@@ -80,7 +81,8 @@ static uint32_t table_cap(int32_t n_page)
 
 uint64_t mc_kv_record_bytes(int32_t n_page)
 {
-    return (uint64_t)n_page * sizeof(struct page) + table_cap(n_page) * sizeof(int32_t);
+    return (uint64_t)n_page * (sizeof(struct page) + sizeof(int32_t)) +
+           table_cap(n_page) * sizeof(int32_t);
 }
 
 struct mc_pages *mc_kv_new(int32_t n_page)
@@ -93,8 +95,9 @@ struct mc_pages *mc_kv_new(int32_t n_page)
     kv->n = n_page;
     kv->mask = cap - 1;
     kv->page = calloc((size_t)n_page, sizeof *kv->page);
+    kv->refs = calloc((size_t)n_page, sizeof *kv->refs);
     kv->table = malloc(cap * sizeof *kv->table);
-    if (!kv->page || !kv->table) {
+    if (!kv->page || !kv->refs || !kv->table) {
         mc_kv_free(kv);
         return NULL;
     }
@@ -110,6 +113,7 @@ void mc_kv_free(struct mc_pages *kv)
     if (!kv)
         return;
     free(kv->page);
+    free(kv->refs);
     free(kv->table);
     free(kv);
 }
@@ -231,8 +235,10 @@ int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bo
         unlink_page(kv, p->state == CACHED ? &kv->cached : &kv->pending, i);
         p->state = HELD;
         kv->n_held++;
+        kv->refs[i] = 1;
+    } else {
+        mc_kv_ref(kv, i);
     }
-    p->refs++;
     return i;
 }
 
@@ -251,7 +257,7 @@ int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag)
     if (p->found)
         table_remove(kv, i);
     p->state = HELD;
-    p->refs = 1;
+    kv->refs[i] = 1;
     kv->n_held++;
     kv->next_tag += kv->next_tag == UINT32_MAX ? 2 : 1; /* 0 is a page never taken */
     p->tag = *tag = kv->next_tag;
@@ -263,12 +269,29 @@ uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page)
     return kv->page[page].tag;
 }
 
+void mc_kv_ref(struct mc_pages *kv, int32_t page)
+{
+    assert(kv->page[page].state == HELD);
+    kv->n_shared += ++kv->refs[page] == 2;
+}
+
+int32_t mc_kv_refs(const struct mc_pages *kv, int32_t page)
+{
+    return kv->refs[page];
+}
+
+int32_t mc_kv_n_shared(const struct mc_pages *kv)
+{
+    return kv->n_shared;
+}
+
 void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket)
 {
     struct page *p = &kv->page[page];
 
-    assert(p->state == HELD && p->refs > 0);
-    if (--p->refs > 0)
+    assert(p->state == HELD && kv->refs[page] > 0);
+    kv->n_shared -= kv->refs[page] == 2;
+    if (--kv->refs[page] > 0)
         return;
     kv->n_held--;
     p->state = PENDING;

@@ -39,6 +39,11 @@ int32_t mc_kv_n_held(const struct mc_pages *kv);
 int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag);
 uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page);
 void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket);
+/* One more holder of a page that is held. */
+void mc_kv_ref(struct mc_pages *kv, int32_t page);
+int32_t mc_kv_refs(const struct mc_pages *kv, int32_t page); /* 0: nobody holds it */
+/* Pages that more than one holds. */
+int32_t mc_kv_n_shared(const struct mc_pages *kv);
 /* Tickets up to `done` have passed. */
 void mc_kv_settle(struct mc_pages *kv, uint64_t done);
 

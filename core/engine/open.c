@@ -54,18 +54,19 @@ static int check_pool(const struct mc_engine *e, int64_t page_bytes, struct mc_e
     bool device = strcmp(e->model->be->name, "cuda") == 0;
     double pages = device ? 0 : (double)e->pool.n_page * (double)page_bytes * e->ranks.n;
     double records = (double)mc_kv_record_bytes(e->pool.n_page);
+    double swap = (double)mc_swap_places(e, page_bytes) * (double)page_bytes * e->ranks.n;
     double weights = 0;
 
     for (int32_t i = 0; i < e->ranks.n && !device; i++)
         weights += (double)e->ranks.rank[i].model.mem.bytes;
 
-    if (pages + records + weights <= have)
+    if (pages + records + swap + weights <= have)
         return 0;
     return mc_fail_param(err, MC_EARG, "kv-memory",
-                         "--kv-memory: %.1f GiB of pages, %.1f GiB of records of them and "
-                         "%.1f GiB of weights are more than this machine's %.1f GiB of "
-                         "memory",
-                         pages / gib, records / gib, weights / gib, have / gib);
+                         "--kv-memory: %.1f GiB of pages, %.1f GiB of records of them, "
+                         "%.1f GiB for preempted ones (--swap-memory) and %.1f GiB of weights "
+                         "are more than this machine's %.1f GiB of memory",
+                         pages / gib, records / gib, swap / gib, weights / gib, have / gib);
 }
 
 /* The layout and number of pages; the pools themselves are the crew's. */
@@ -169,6 +170,8 @@ int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
     }
     if (rc == 0)
         rc = mc_step_open(e, err);
+    if (rc == 0)
+        rc = mc_swap_open(e, err);
     if (rc < 0) {
         mc_engine_close(e);
         return rc;
@@ -191,6 +194,7 @@ void mc_engine_close(struct mc_engine *e)
     for (int i = 0; i < MC_DEPTH; i++)
         free(e->step[i].row);
     mc_kv_free(e->kv);
+    mc_swap_close(e);
     mc_tok_close(e->tok);
     free(e->rec_tok), free(e->past);
     free(e->seqs), free(e->live), free(e->live_gen), free(e->slot_free), free(e->view);

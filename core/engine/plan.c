@@ -96,14 +96,14 @@ static void note_passed(struct mc_engine *e, const struct mc_seq *q)
 }
 
 /* A waiting sequence gets a slot, its sampling and the pages of its prefix. */
-static bool start(struct mc_engine *e, struct mc_seq *q)
+static bool start(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 {
     if (e->n_slot_free == 0)
         return false;
     q->slot = e->slot_free[--e->n_slot_free];
     q->fresh = true;
-    q->n_ctx = q->n_pub = q->n_cached = mc_seq_hit(e, q, true);
-    q->n_shared_seen = q->n_page;
+    mc_prefix_take(e, s, q);
+    q->n_cached = q->n_ctx;
     q->state = MC_STATE_PREFILL;
     q->usage.t_start = mc_now();
     chain_params(e, q);
@@ -126,7 +126,7 @@ static bool run(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_
     if (q->state == MC_STATE_PAUSED || !mc_seq_can_run(e, q) || n < 1 ||
         s->n_row >= e->n_slot)
         return false;
-    if (q->state == MC_STATE_WAITING && !start(e, q))
+    if (q->state == MC_STATE_WAITING && !start(e, s, q))
         return false;
     if (!mc_step_room(e, s, q))
         return false;
@@ -149,28 +149,35 @@ static bool run(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_
     return true;
 }
 
-static bool drop(struct mc_engine *e, struct mc_seq *q)
+static bool preempt(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, bool swap)
 {
     if (q->state != MC_STATE_DECODE && q->state != MC_STATE_PREFILL)
         return false;
-    mc_seq_drop_pages(e, q);
+    if (swap && !mc_swap_out(e, s, q))
+        return false;
+    if (!swap)
+        mc_seq_drop_pages(e, q);
     q->state = MC_STATE_PAUSED;
     q->n_preempt++;
     mc_life_note(e, q, MC_LIFE_PREEMPTED, q->n_gen);
     mc_count(e, MC_C_num_preemptions_total, 1);
+    mc_count(e, swap ? MC_C_swapped_total : MC_C_dropped_total, 1);
     return true;
 }
 
-/* What was generated is known, so coming back is a prefill of the whole context. */
-static bool back(struct mc_engine *e, struct mc_seq *q)
+/* What was generated is known, so coming back is a prefill of what has no KV: the whole
+ * context, or the last token when pages come back from host memory. */
+static bool back(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 {
     if (q->state != MC_STATE_PAUSED || q->n_fly > 0)
         return false;
+    q->fresh = true; /* its table is written whole */
+    if (q->n_place > 0 && !mc_swap_in(e, s, q))
+        return false;
+    if (q->n_page == 0)
+        mc_prefix_take(e, s, q);
     q->state = MC_STATE_PREFILL;
-    q->fresh = true;
     q->override_tok = -1; /* it is among the ids now */
-    q->n_ctx = q->n_pub = mc_seq_hit(e, q, true);
-    q->n_shared_seen = q->n_page;
     mc_life_note(e, q, MC_LIFE_RESUMED, q->n_gen);
     return true;
 }
@@ -196,16 +203,17 @@ static bool apply(struct mc_engine *e, struct mc_step *s, const struct mc_item *
     switch (it->what) {
     case MC_RUN:
         return run(e, s, q, it->n);
+    case MC_SWAP:
     case MC_DROP:
-        return drop(e, q);
+        return preempt(e, s, q, it->what == MC_SWAP);
     case MC_BACK:
-        return back(e, q);
+        return back(e, s, q);
     case MC_HOLD:
         return true;
     case MC_FAIL:
         return fail(e, q, it->n);
     default:
-        return false; /* SWAP: there is no host pool, p_host_free says so */
+        return false;
     }
 }
 
@@ -254,6 +262,22 @@ static void end_the_full(struct mc_engine *e)
         mc_seq_end(e, only, MC_FINISH_LENGTH, -1, NULL);
 }
 
+/* Whether anybody was preempted. */
+static bool apply_evictions(struct mc_engine *e, struct mc_step *s)
+{
+    int32_t done = 0;
+
+    for (int32_t i = 0; i < e->plan.n; i++) {
+        const struct mc_item *it = &e->plan.item[i];
+
+        if ((it->what == MC_DROP || it->what == MC_SWAP) && apply(e, s, it))
+            done++;
+        else
+            mc_count(e, MC_C_plan_trimmed_total, 1);
+    }
+    return done > 0;
+}
+
 static void make_room(struct mc_engine *e, struct mc_step *s)
 {
     int32_t need = pages_short(e);
@@ -262,9 +286,13 @@ static void make_room(struct mc_engine *e, struct mc_step *s)
     if (need <= 0 || need <= mc_kv_n_pending(e->kv))
         return;
     ask(e, ask_evict, need);
-    for (int32_t i = 0; i < e->plan.n; i++)
-        if (e->plan.item[i].what != MC_DROP || !apply(e, s, &e->plan.item[i]))
-            mc_count(e, MC_C_plan_trimmed_total, 1);
+    if (!apply_evictions(e, s) && e->n_step == e->n_published) {
+        /* nobody gave way and nothing will come back by itself */
+        s->plan = ++e->n_plan; /* who was named in vain may be named again */
+        reset_plan(e);
+        mc_policy_builtin.ops->evict(NULL, e->view, need, &e->plan, NULL);
+        apply_evictions(e, s);
+    }
     end_the_full(e);
     mc_view_build(e);
 }
@@ -320,5 +348,5 @@ int mc_plan_next(struct mc_engine *e)
     mc_observe(e, MC_H_plan_seconds, mc_now() - t0);
     if (s->n_row == 0 && e->n_step == e->n_published)
         mc_count(e, MC_C_idle_by_policy_total, 1);
-    return s->n_row > 0;
+    return s->n_row > 0 || *s->n_init > 0 || mc_moves_any(&s->moves);
 }

@@ -5,7 +5,7 @@
  * Owns nothing. THREAD: engine.
  *
  * Always true of a plan made here: a row is named once; a row that waits is never
- * overtaken by one that came later; a row starts only when its whole prompt fits (two
+ * overtaken by one that came later, unless another reads its prefix; a row starts only when its whole prompt fits (two
  * half-read prompts can't starve each other of pages), or when nothing else runs; nothing
  * starts while a paused row could not come back. */
 #include "core/engine/policy.h"
@@ -13,11 +13,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { WHY_NONE, WHY_PAGES, WHY_FULL };
+enum { WHY_NONE, WHY_PAGES, WHY_FULL, WHY_PREFIX };
 
 static const char *const why_texts[] = {
     [WHY_PAGES] = "no pages",
     [WHY_FULL] = "the step is full",
+    [WHY_PREFIX] = "another reads its prefix",
 };
 
 static struct mc_item *add(struct mc_plan *p, const struct mc_row *r, int what, int why)
@@ -74,6 +75,23 @@ static void run_started(const struct mc_step_view *v, struct mc_plan *p, int32_t
     }
 }
 
+/* Is the i-th row's prefix being read by another, or is it given to read in this plan? Then
+ * waiting for it is sooner than reading it twice. Rows of a group share a page at least. */
+static bool prefix_soon(const struct mc_step_view *v, int32_t i)
+{
+    const struct mc_row *r = mc_view_row(v, mc_view_ordered(v, MC_ORDER_ARRIVAL, i));
+
+    if (r->state != MC_STATE_WAITING || r->n_hit_soon > r->n_hit)
+        return r->state == MC_STATE_WAITING;
+    while (--i >= 0 && r->group && r->n_hit == 0) {
+        const struct mc_row *o = mc_view_row(v, mc_view_ordered(v, MC_ORDER_ARRIVAL, i));
+
+        if (o->state == MC_STATE_WAITING && o->group == r->group)
+            return true;
+    }
+    return false;
+}
+
 /* Why this row can't have prompt tokens now, or WHY_NONE with *n of them. */
 static int prompt_tokens(const struct mc_step_view *v, const struct mc_plan *p,
                          const struct mc_row *r, int32_t running, bool stuck, int32_t *n)
@@ -86,7 +104,7 @@ static int prompt_tokens(const struct mc_step_view *v, const struct mc_plan *p,
         return WHY_PAGES;
     *n = r->n_left < p->tok_left ? r->n_left : p->tok_left;
     if (mc_row_prompt_pages(v, r, *n) > p->page_left)
-        *n = (p->page_left + r->p_held) * v->p_tokens - r->n_ctx - r->n_hit;
+        *n = (p->page_left + r->p_held + r->p_shared) * v->p_tokens - r->n_ctx - r->n_hit;
     return *n > 0 ? WHY_NONE : WHY_PAGES;
 }
 
@@ -103,13 +121,13 @@ static int evict_youngest(void *self, struct mc_step_view *v, int32_t need,
     for (int32_t i = v->n_row - 1; i >= 0 && need > 0; i--) {
         int32_t k = mc_view_ordered(v, MC_ORDER_ARRIVAL, i);
         const struct mc_row *r = mc_view_row(v, k);
-        bool swap = r->p_own <= host && r->us_swap < r->us_redo;
+        bool swap = r->p_held <= host && r->us_swap < r->us_redo;
 
         if (k == oldest || r->p_own <= 0 || !mc_row_runs(r))
             continue;
         if (!add(p, r, swap ? MC_SWAP : MC_DROP, WHY_PAGES))
             break;
-        host -= swap ? r->p_own : 0;
+        host -= swap ? r->p_held : 0;
         need -= r->p_own;
     }
     return 0;
@@ -129,6 +147,10 @@ static int plan_first_come(void *self, struct mc_step_view *v, struct mc_plan *p
         if (r->n_left <= 0 ||
             (r->state != MC_STATE_WAITING && r->state != MC_STATE_PREFILL))
             continue;
+        if (why == WHY_NONE && running > 0 && prefix_soon(v, i)) {
+            add(p, r, MC_HOLD, WHY_PREFIX);
+            continue;
+        }
         if (why == WHY_NONE)
             why = prompt_tokens(v, p, r, running, stuck, &n);
         if (why != WHY_NONE)

@@ -23,7 +23,8 @@ struct mc_policy_ops {
      * the next n of n_left; takes one row, n tokens, and p_step pages (decode) or
      *         mc_row_prompt_pages (prompt)
      *   BACK  a PAUSED row comes back: takes one row and p_step pages
-     *   SWAP, DROP  a running row is preempted
+     *   SWAP, DROP  a running row is preempted: its p_held pages move to host memory, or
+     *         are forgotten; p_own of them are free then
      *   HOLD  a note: it does not run, and why;  FAIL  the request ends with code n
      *
      * The engine checks each item again and trims what does not hold. */
@@ -113,13 +114,13 @@ static inline bool mc_row_runs(const struct mc_row *r)
     return r->state == MC_STATE_PREFILL || r->state == MC_STATE_DECODE;
 }
 
-/* Pages that a row takes when its next n prompt tokens run: up to the end of those, with
- * the prefix that it would reuse counted as taken (its pages may be evictable ones). */
+/* Pages that a row takes when its next n prompt tokens run: up to the end of those; of the
+ * prefix that it would reuse, pages that nobody holds are taken out of the evictable ones. */
 static inline int32_t mc_row_prompt_pages(const struct mc_step_view *v,
                                           const struct mc_row *r, int32_t n)
 {
     int32_t end = r->n_ctx + r->n_hit + n;
-    int32_t pages = (end + v->p_tokens - 1) / v->p_tokens - r->p_held;
+    int32_t pages = (end + v->p_tokens - 1) / v->p_tokens - r->p_held - r->p_shared;
 
     return pages > 0 ? pages : 0;
 }

@@ -155,7 +155,7 @@ static void publish_token(struct mc_engine *e, struct mc_seq *q, const struct mc
     mc_party_serve(&e->lane[q->lane], now, 0, 1);
     mc_party_serve(&e->tenant[q->tenant], now, 0, 1);
     time_token(e, q, now);
-    mc_seq_share(e, q);
+    mc_prefix_share(e, q);
     if (is_stop(e, q, id)) {
         mc_seq_end(e, q, MC_FINISH_STOP, id, NULL);
         return;
@@ -184,7 +184,7 @@ static bool publish_targets(struct mc_engine *e, struct mc_seq *q, const struct 
 
 static void publish_prompt(struct mc_engine *e, struct mc_seq *q)
 {
-    mc_seq_share(e, q);
+    mc_prefix_share(e, q);
     if (q->n_pub == q->n_ids && q->limit == 0)
         mc_seq_end(e, q, MC_FINISH_LENGTH, -1, NULL);
 }
@@ -193,6 +193,8 @@ void mc_publish(struct mc_engine *e, struct mc_step *s)
 {
     double now = e->t_done;
 
+    if (s->n_row == 0)
+        return; /* it moved pages only */
     mc_observe(e, MC_H_step_seconds, now - s->t_enqueue);
     if (e->rec)
         mc_trace_step(e, s);

@@ -149,8 +149,8 @@ static struct mc_hash root_of(const struct mc_request *r)
 
 static void free_buffers(struct mc_seq *q)
 {
-    free(q->ids), free(q->page), free(q->chain), free(q->bias);
-    q->ids = q->page = NULL, q->chain = NULL, q->bias = NULL;
+    free(q->ids), free(q->page), free(q->place), free(q->chain), free(q->bias);
+    q->ids = q->page = q->place = NULL, q->chain = NULL, q->bias = NULL;
 }
 
 int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *r,
@@ -168,13 +168,14 @@ int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *
     q->cap_ids = r->n_ids + 64;
     q->ids = malloc((size_t)q->cap_ids * sizeof *q->ids);
     q->page = malloc((size_t)e->pitch * sizeof *q->page);
+    q->place = malloc((size_t)e->pitch * sizeof *q->place);
     q->cap_chain = e->pitch;
     q->chain = malloc((size_t)q->cap_chain * sizeof *q->chain);
     q->bias = r->n_bias ? malloc((size_t)r->n_bias * sizeof *q->bias) : NULL;
     q->seed = r->seed;
     if (!r->seeded && getrandom(&q->seed, sizeof q->seed, 0) != sizeof q->seed)
         q->seed = (uint64_t)(mc_now() * 1e9);
-    if (!q->ids || !q->page || !q->chain || (r->n_bias && !q->bias)) {
+    if (!q->ids || !q->page || !q->place || !q->chain || (r->n_bias && !q->bias)) {
         free_buffers(q);
         return mc_fail(err, MC_ENOMEM, "no memory for a request of %d tokens", r->n_ids);
     }
@@ -201,50 +202,7 @@ int mc_seq_append(struct mc_seq *q, int32_t id)
     return 0;
 }
 
-/* ---- prefix ------------------------------------------------------------------------ */
-
-/* Brings the chain up to n full pages of ids. */
-static void extend_chain(struct mc_seq *q, int32_t n)
-{
-    while (q->n_chain < n) {
-        struct mc_hash parent = q->n_chain ? q->chain[q->n_chain - 1] : q->root;
-
-        q->chain[q->n_chain] = mc_kv_chain(parent, q->ids + q->n_chain * MC_PAGE);
-        q->n_chain++;
-    }
-}
-
-int32_t mc_seq_hit(struct mc_engine *e, struct mc_seq *q, bool take)
-{
-    /* one token at least runs again: its logits are wanted */
-    int32_t most = (q->n_ids - 1) / MC_PAGE, n = 0;
-
-    if (q->prompt_logprobs && q->n_told < q->n_prompt)
-        return 0; /* cached positions have no logits */
-    extend_chain(q, most);
-    for (; n < most; n++) {
-        int32_t page = mc_kv_find(e->kv, q->chain[n], q->ids + n * MC_PAGE, take);
-
-        if (page < 0)
-            break;
-        if (take)
-            q->page[q->n_page++] = page;
-    }
-    return n * MC_PAGE;
-}
-
-/* Offers the full pages whose KV is computed and whose ids are known. */
-void mc_seq_share(struct mc_engine *e, struct mc_seq *q)
-{
-    int32_t n = (q->n_pub < q->n_ids ? q->n_pub : q->n_ids) / MC_PAGE;
-
-    if (n > q->n_page)
-        n = q->n_page;
-    extend_chain(q, n);
-    for (; q->n_shared_seen < n; q->n_shared_seen++)
-        mc_kv_publish(e->kv, q->page[q->n_shared_seen], q->chain[q->n_shared_seen],
-                      q->ids + q->n_shared_seen * MC_PAGE);
-}
+/* ---- pages -------------------------------------------------------------------------- */
 
 /* The last page first: of a cached chain the head is the most useful. */
 void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q)
@@ -299,6 +257,7 @@ static void unlist(struct mc_engine *e, const struct mc_seq *q)
 static void release(struct mc_engine *e, struct mc_seq *q)
 {
     mc_seq_drop_pages(e, q);
+    mc_swap_forget(e, q);
     if (q->slot >= 0)
         e->slot_free[e->n_slot_free++] = q->slot;
     unlist(e, q);

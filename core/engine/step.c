@@ -2,8 +2,8 @@
  *
  * Owns MC_DEPTH blocks of staging, which all ranks read. THREAD: the engine's.
  * Always true: device state changes only by what is enqueued here, in stream order: the
- * cleared pages, then row arrays and deltas (table_apply), then two graphs: forward and
- * sample. The graphs are recorded once and replayed as rows, lengths and owners change:
+ * cleared pages, then row arrays and deltas (table_apply), page moves (swap.c), then two
+ * graphs: forward and sample (neither in a step without rows, which moves pages only). The graphs are recorded once and replayed as rows, lengths and owners change:
  * what changes is only what table_apply writes. So a slot or a page may be given to the
  * next sequence while an older step that names it still runs: its new owner's deltas come
  * later in the stream. */
@@ -39,7 +39,7 @@ int mc_step_open(struct mc_engine *e, struct mc_err *err)
 
     /* a sequence that starts or comes back brings its pages, its ids and its biases */
     e->max_delta = e->o.max_context + e->pitch + MC_MAX_BIAS + 4 * e->n_slot + 64;
-    e->max_init = e->n_slot + e->o.chunk / MC_PAGE + 1;
+    e->max_init = 2 * e->n_slot + e->o.chunk / MC_PAGE + 1;
     for (int i = 0; i < MC_DEPTH && rc == 0; i++) {
         rc = open_staging(e, &e->step[i]);
         ring[i] = e->step[i].ring;
@@ -60,6 +60,7 @@ void mc_step_begin(struct mc_engine *e, struct mc_step *s)
     s->n_delta = s->n_slots_in = 0;
     s->cost = (struct mc_cost_step){0};
     *s->n_init = 0;
+    mc_moves_reset(&s->moves);
     memset(mc_staged(s->rows.live), 0, 4 * sizeof(int32_t));
     mc_staged(s->rows.q0)[0] = 0;
 }
@@ -200,7 +201,13 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
         s->cost.n_prompt_tok += n;
         s->cost.ktok_prompt += (float)n * ((float)q->n_ctx + (float)(n + 1) / 2) * 1e-3f;
     }
+    if (!decode && q->n_ctx < q->n_most)
+        mc_count(e, MC_C_recomputed_tokens_total,
+                 n < q->n_most - q->n_ctx ? n : q->n_most - q->n_ctx);
     q->n_ctx += n;
+    q->n_most = q->n_ctx > q->n_most ? q->n_ctx : q->n_most;
+    q->added_in = s->plan;
+    q->n_added = n;
     row->sampled = decode || (q->n_ctx == q->n_ids && mc_seq_room(e, q) > 0);
     if (row->sampled)
         add_out(s, s->n_tok + n - 1, -1);
@@ -216,9 +223,10 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
         q->state = MC_STATE_DECODE;
 }
 
-/* Forward, and what samples its rows, on one rank. */
-static int run_on(struct mc_run *run, const struct mc_step *s, int slot)
+/* Page moves, forward, and what samples its rows, on one rank. */
+static int run_on(struct mc_engine *e, int32_t rank, const struct mc_step *s, int slot)
 {
+    struct mc_run *run = &e->crew.run[rank];
     const struct mc_stage stage = {.rows = s->rows_base, .delta = s->delta,
                                    .n_delta = s->n_delta, .slots_in = s->slots_in,
                                    .init = s->init, .n_init = s->n_init,
@@ -226,6 +234,8 @@ static int run_on(struct mc_run *run, const struct mc_step *s, int slot)
     int rc = mc_run_put(run, &stage);
 
     if (rc == 0)
+        rc = mc_moves_put(e, rank, &s->moves);
+    if (rc == 0 && s->n_row > 0)
         rc = run->be->graph_run(run->stream, run->forward);
     if (rc == 0 && s->n_out > 0)
         rc = run->be->graph_run(run->stream, run->sample[slot]);
@@ -236,6 +246,8 @@ static void count_step(struct mc_engine *e, const struct mc_step *s)
 {
     double bytes = 0;
 
+    if (s->n_row == 0)
+        return; /* it moved pages only */
     for (int32_t i = 0; i < e->ranks.n; i++) {
         const struct mc_model *m = &e->ranks.rank[i].model;
 
@@ -257,7 +269,7 @@ int mc_step_enqueue(struct mc_engine *e, struct mc_step *s)
     live[MC_LIVE_OUT] = s->n_out;
     rc = mc_crew_plant(&e->crew, s->n_tok > s->n_decode ? MC_AT_PREFILL : MC_AT_DECODE);
     for (int32_t i = 0; i < e->crew.n && rc == 0; i++)
-        rc = run_on(&e->crew.run[i], s, (int)(s - e->step));
+        rc = run_on(e, i, s, (int)(s - e->step));
     s->ticket = mc_crew_mark(&e->crew);
     s->t_enqueue = e->t_met = mc_now();
     count_step(e, s);

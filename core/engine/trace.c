@@ -18,6 +18,22 @@ static double begun(const struct mc_engine *e, const struct mc_step *s)
     return s->t_enqueue > e->t_done ? s->t_enqueue : e->t_done;
 }
 
+/* What a step took beyond its rows went into moving pages. One that a busy machine held up
+ * tells little, so each changes the rate by an eighth at most. */
+static void learn_moves(struct mc_engine *e, struct mc_step *s)
+{
+    double bytes = mc_moves_bytes(e, &s->moves), now = (double)e->swap.bytes_us;
+    double rows = s->n_row ? mc_cost_us(&e->cost.decode, &e->cost.prefill, &s->cost) : 0;
+    double us = (double)s->cost.us - rows;
+
+    if (bytes <= 0 || (s->n_row > 0 && rows <= 0))
+        return; /* nothing to tell it by */
+    if (us < bytes / (2 * now))
+        us = bytes / (2 * now);
+    e->swap.bytes_us += (float)((bytes / us - now) / 8);
+    s->cost.us = (float)rows;
+}
+
 /* Step s is done; the host waited for it since t_wait. */
 void mc_trace_time(struct mc_engine *e, struct mc_step *s, double t_wait)
 {
@@ -27,7 +43,26 @@ void mc_trace_time(struct mc_engine *e, struct mc_step *s, double t_wait)
     e->dev_us = s->cost.us;
     e->host_us = (float)((t_wait - e->t_host) * 1e6);
     e->t_done = e->t_host = now;
-    mc_cost_add(&e->cost, &s->cost);
+    if (mc_moves_any(&s->moves))
+        learn_moves(e, s);
+    else if (s->n_row > 0)
+        mc_cost_add(&e->cost, &s->cost);
+}
+
+static double moves_us(const struct mc_engine *e, const struct mc_step *s)
+{
+    double bytes = mc_moves_bytes(e, &s->moves);
+
+    return bytes > 0 ? bytes / (double)e->swap.bytes_us : 0;
+}
+
+float mc_trace_queue(const struct mc_engine *e)
+{
+    double us = 0;
+
+    for (uint64_t i = e->n_published; i < e->n_step; i++)
+        us += moves_us(e, &e->step[i % MC_DEPTH]);
+    return (float)us;
 }
 
 float mc_trace_fly(const struct mc_engine *e, double now)
@@ -36,7 +71,8 @@ float mc_trace_fly(const struct mc_engine *e, double now)
 
     for (uint64_t i = e->n_published; i < e->n_step; i++) {
         const struct mc_step *s = &e->step[i % MC_DEPTH];
-        double whole = mc_cost_us(&e->cost.decode, &e->cost.prefill, &s->cost);
+        double whole = mc_cost_us(&e->cost.decode, &e->cost.prefill, &s->cost) +
+                       moves_us(e, s);
         double past = i == e->n_published ? (now - begun(e, s)) * 1e6 : 0;
 
         us += whole > past ? whole - past : 0;
@@ -77,7 +113,7 @@ void mc_trace_arrive(struct mc_engine *e, struct mc_seq *q)
         .n_ids = mc_recorder_tokens(e->rec) ? (uint32_t)q->n_prompt : 0,
     };
 
-    mc_seq_hit(e, q, false); /* makes the chain */
+    mc_prefix_look(e, q); /* makes the chain */
     a.group = q->n_chain ? (uint32_t)q->chain[0].lo | 1 : 0;
     mc_recorder_put(e->rec, MC_REC_ARRIVE, &a, sizeof a, q->ids,
                     (size_t)a.n_ids * sizeof *q->ids);

@@ -26,16 +26,16 @@ static int32_t pages_of(int32_t tokens)
 }
 
 /* Pages that the row takes to do anything at all in the next step. */
-static int32_t pages_next(const struct mc_seq *q, int32_t hit)
+static int32_t pages_next(const struct mc_seq *q, const struct mc_found *f)
 {
     int32_t want = 0;
 
     if (q->state == MC_STATE_DECODE)
         want = pages_of(q->n_ctx + 1) - q->n_page;
     else if (q->state == MC_STATE_PAUSED)
-        want = pages_of(q->n_ids + 1);
+        want = pages_of(q->n_ids + 1) - f->n_held;
     else
-        want = pages_of(q->n_ctx + hit + 1) - q->n_page;
+        want = pages_of(q->n_ctx + f->n + 1) - q->n_page - f->n_held;
     return want > 0 ? want : 0;
 }
 
@@ -47,24 +47,35 @@ static uint32_t group_of(const struct mc_seq *q)
     return q->n_chain && h == 0 ? 1 : h;
 }
 
-/* Prompt tokens that a waiting row will find once the rows that read the same prefix now are
- * through with it. */
-static int32_t hit_soon(const struct mc_engine *e, const struct mc_seq *q, int32_t hit)
+/* Pages that nobody else holds. */
+static int32_t pages_own(const struct mc_engine *e, const struct mc_seq *q)
 {
-    int32_t best = hit / MC_PAGE;
+    int32_t n = q->n_page;
 
-    for (int32_t i = 0; i < e->n_live && q->n_chain > best; i++) {
-        const struct mc_seq *o = &e->seqs[e->live[i]];
-        int32_t n = 0;
+    if (mc_kv_n_shared(e->kv) == 0)
+        return n;
+    for (int32_t i = 0; i < q->n_page; i++)
+        n -= mc_kv_refs(e->kv, q->page[i]) > 1;
+    return n;
+}
 
-        if (o->state != MC_STATE_PREFILL)
-            continue;
-        while (n < q->n_chain && n < o->n_chain && q->chain[n].lo == o->chain[n].lo &&
-               q->chain[n].hi == o->chain[n].hi)
-            n++;
-        best = n > best ? n : best;
-    }
-    return best * MC_PAGE;
+/* What a preemption of the row costs, or is still to cost: by both ways back. */
+static void fill_costs(const struct mc_engine *e, const struct mc_seq *q,
+                       const struct mc_found *found, struct mc_row *r)
+{
+    const struct mc_cost *c = &e->cost.prefill;
+    double bytes = (double)e->swap.page_bytes, redo;
+    int32_t have = found ? found->n : (q->n_page - r->p_own) * MC_PAGE, n = q->n_ids - have;
+    int32_t moves = r->p_host ? r->p_host : 2 * pages_of(q->n_ctx); /* there and back */
+
+    if (q->state == MC_STATE_WAITING || c->us_tok <= 0)
+        return;
+    redo = (double)c->us_base * (1 + n / e->o.chunk) + (double)c->us_tok * n +
+           (double)c->us_ktok_kv * 1e-3 * n * (have + n / 2.0);
+    r->us_redo = (float)redo;
+    if (e->swap.n > 0)
+        r->us_swap = e->view->swap_queue_us +
+                     (float)(moves * bytes / (double)e->swap.bytes_us) + c->us_base;
 }
 
 int32_t mc_view_reserve(const struct mc_step_view *v)
@@ -84,7 +95,9 @@ int32_t mc_view_reserve(const struct mc_step_view *v)
 
 static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
 {
-    int32_t hit = q->state == MC_STATE_WAITING ? mc_seq_hit(e, q, false) : 0;
+    bool waits = q->state == MC_STATE_WAITING, paused = q->state == MC_STATE_PAUSED;
+    struct mc_found f = waits || paused ? mc_prefix_look(e, q) : (struct mc_found){0};
+    int32_t hit = waits ? f.n : 0;
 
     *r = (struct mc_row){
         .seq = q->id,
@@ -110,11 +123,14 @@ static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
         .n_ahead = q->n_fly,
         .n_left = q->n_ids - q->n_ctx - hit,
         .n_hit = hit,
-        .n_hit_soon = q->state == MC_STATE_WAITING ? hit_soon(e, q, hit) : hit,
+        .n_hit_soon = waits ? mc_prefix_soon(e, q, hit) : 0,
+        .p_shared = waits ? f.n_held : 0,
         .p_held = q->n_page,
-        .p_own = q->n_page,
-        .p_step = pages_next(q, hit),
+        .p_own = pages_own(e, q),
+        .p_host = q->n_place,
+        .p_step = pages_next(q, &f),
     };
+    fill_costs(e, q, paused ? &f : NULL, r);
     if (q->state == MC_STATE_DECODE)
         r->n_left = 0;
     memcpy(r->user, q->user, sizeof r->user);
@@ -246,6 +262,9 @@ void mc_view_build(struct mc_engine *e)
         .p_free = mc_kv_n_free(e->kv),
         .p_evict = mc_kv_n_cached(e->kv),
         .p_pending = mc_kv_n_pending(e->kv),
+        .p_host_free = e->swap.n_free,
+        .swap_bytes_us = e->swap.bytes_us,
+        .swap_queue_us = mc_trace_queue(e),
         .fly_rows = e->n_step > e->n_published ? e->step[e->n_published % MC_DEPTH].n_row
                                                : 0,
         .fly_tokens = e->n_step > e->n_published

@@ -173,9 +173,10 @@ static json_t *pages_of(const struct mc_served *m)
     struct mc_engine_status st;
 
     mc_engine_status(m->engine, &st);
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "model", m->id, "total", st.p_total,
-                     "free", st.p_free, "held", st.p_held, "cached", st.p_cached, "pending",
-                     st.p_pending, "page_tokens", MC_PAGE);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "model", m->id, "total",
+                     st.p_total, "free", st.p_free, "held", st.p_held, "cached", st.p_cached,
+                     "pending", st.p_pending, "page_tokens", MC_PAGE, "host_total", st.p_host,
+                     "host_free", st.p_host_free);
 }
 
 /* Of one model, or a row for each. */

@@ -303,8 +303,8 @@ function View:preempt(h, how)
     return 0, 0
   end
   if how == "swap" then
-    if pages > IO.host_left then return 0, 0 end
-    IO.host_left = IO.host_left - pages
+    if r.p_held > IO.host_left then return 0, 0 end
+    IO.host_left = IO.host_left - r.p_held
     add(s, r, SWAP, 0, 0, 0)
     P.page_soon = P.page_soon + pages
     return 0, pages
@@ -390,10 +390,10 @@ function Plan:prefill(h, n, why)
   if not is_ready(s) or P.row_left < 1 or P.n >= P.cap then return 0 end
   local r = R[s]
   local begun = r.n_ctx + r.n_hit
-  local room = (P.page_left + r.p_held) * V.p_tokens - begun
+  local room = (P.page_left + r.p_held + r.p_shared) * V.p_tokens - begun
   n = floor(min(n, r.n_left, P.tok_left, room))
   if n < 1 then return 0 end
-  local pages = ceil((begun + n) / V.p_tokens) - r.p_held
+  local pages = ceil((begun + n) / V.p_tokens) - r.p_held - r.p_shared
   grant(s, r, n, 0, pages > 0 and pages or 0, why)
   return n
 end

@@ -175,7 +175,8 @@ function mc.engine.drain(seconds) end
 function mc.engine.set(settings) end
 
 --- KV pages of a model, else of the first: {model, total, free, held, cached, pending,
---- page_tokens}.
+--- page_tokens, host_total, host_free}; the last two of host memory, where preempted
+--- sequences wait.
 ---@param model string?
 function mc.kv.stats(model) end
 

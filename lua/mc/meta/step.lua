@@ -68,6 +68,8 @@
 ---@field kv_total integer
 ---@field p_tokens integer tokens a page
 ---@field p_pending integer pages that come back when work in flight ends
+---@field p_host_free integer pages that host memory has room for
+---@field swap_bytes_us number bytes that move there or back in a microsecond, as measured
 ---@field p_reserve integer pages that running rows will take for their next page of tokens: what a start should leave
 ---@field tok_cap integer tokens a step
 ---@field row_cap integer rows a step
@@ -147,9 +149,13 @@ function View:preempt(row, how) end
 ---@field n_left integer prompt tokens still to run
 ---@field n_hit integer of them reusable now, not counted in n_left
 ---@field n_hit_soon integer reusable once the rows that read the same prefix now have read it
+---@field p_shared integer pages of n_hit that others hold: they cost nothing
 ---@field p_held integer pages
 ---@field p_own integer pages that a preemption frees
+---@field p_host integer pages in host memory
 ---@field p_step integer pages that its next step takes
+---@field us_swap number microseconds to move to host memory and back, as measured
+---@field us_redo number microseconds to compute again; both 0 until there were enough steps
 ---@field user number[] four numbers of the policy's own, kept as long as the row
 
 ---@class mc.Lane

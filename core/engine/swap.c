@@ -1,0 +1,269 @@
+/* swap.c - pages that move with a step: to host memory and back, and copied for a fork.
+ *
+ * Owns the host pool (a page of every rank in each place of it) and each step's list of
+ * moves. THREAD: the engine's.
+ * Always true: a sequence in host memory holds no page of the pool. Moves run in stream order
+ * before their step's forward pass: what comes back, then what goes out, then copies. So a
+ * place in the host pool that one step empties may be filled by the same one, and a page that
+ * is given away is read before its next owner's step clears it. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/engine/engine_int.h"
+
+enum { TRY_PAGES = 8 };
+static const int64_t DEFAULT_BYTES = 4ll << 30;
+
+static int64_t page_bytes(const struct mc_engine *e)
+{
+    int64_t n = 0;
+
+    for (int32_t i = 0; i < e->crew.n; i++)
+        n += e->crew.run[i].dev.kv.page_stride;
+    return n;
+}
+
+/* ---- enqueueing -------------------------------------------------------------------- */
+
+/* Pages to or from places of the host pool, a copy for each run of neighbours there. */
+static int move(struct mc_run *run, uint8_t *pool, const int32_t *page, const int32_t *place,
+                int32_t n, bool out)
+{
+    int rc = 0;
+
+    for (int32_t i = 0, k; i < n && rc == 0; i += k) {
+        struct mc_page_copy_p p = {.kv = run->dev.kv, .pages = page + i, .to_buf = out};
+
+        for (k = 1; i + k < n && place[i + k] == place[i] + k; k++)
+            ;
+        p.n = k;
+        p.buf = pool + place[i] * run->dev.kv.page_stride;
+        rc = mc_k_page_copy(run->be, run->stream, &p);
+    }
+    return rc;
+}
+
+static int copy(struct mc_run *run, const int32_t *from, const int32_t *to, int32_t n)
+{
+    int rc = 0;
+
+    for (int32_t i = 0; i < n && rc == 0; i++) {
+        const struct mc_kv *kv = &run->dev.kv;
+        struct mc_page_copy_p p = {.kv = *kv, .pages = from + i, .n = 1, .to_buf = true,
+                                   .buf = kv->base + to[i] * kv->page_stride};
+
+        rc = mc_k_page_copy(run->be, run->stream, &p);
+    }
+    return rc;
+}
+
+int mc_moves_put(struct mc_engine *e, int32_t rank, const struct mc_moves *m)
+{
+    struct mc_run *run = &e->crew.run[rank];
+    int rc = 0;
+
+    if (*m->n_in > 0) {
+        const struct mc_page_init_p init = {.kv = run->dev.kv, .list = &m->init[0][0],
+                                            .n_list = m->n_in, .cap = *m->n_in};
+
+        rc = mc_k_page_init(run->be, run->stream, &init);
+    }
+    if (rc == 0)
+        rc = move(run, e->swap.pool[rank], m->in_page, m->in_place, *m->n_in, false);
+    if (rc == 0)
+        rc = move(run, e->swap.pool[rank], m->out_page, m->out_place, m->n_out, true);
+    return rc < 0 ? rc : copy(run, m->from, m->to, m->n_copy);
+}
+
+bool mc_moves_any(const struct mc_moves *m)
+{
+    return *m->n_in + m->n_out + m->n_copy > 0;
+}
+
+double mc_moves_bytes(const struct mc_engine *e, const struct mc_moves *m)
+{
+    return (double)(*m->n_in + m->n_out) * (double)e->swap.page_bytes;
+}
+
+void mc_moves_reset(struct mc_moves *m)
+{
+    *m->n_in = m->n_out = m->n_copy = 0;
+}
+
+/* ---- opening ----------------------------------------------------------------------- */
+
+/* As many pages as were asked for; unasked, as many as the pool has, up to 4 GiB and an eighth
+ * of memory. */
+int32_t mc_swap_places(const struct mc_engine *e, int64_t page)
+{
+    int64_t most = sysconf(_SC_PHYS_PAGES) / 8 * sysconf(_SC_PAGESIZE);
+    int64_t n = e->o.swap_bytes / page;
+
+    if (!e->model->be->op[MC_OP_page_copy] || n < 0)
+        return 0;
+    most = (most < DEFAULT_BYTES ? most : DEFAULT_BYTES) / e->ranks.n / page;
+    if (e->o.swap_bytes == 0)
+        n = most < e->pool.n_page ? most : e->pool.n_page;
+    return n > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)n;
+}
+
+static int open_moves(struct mc_engine *e, struct mc_moves *m)
+{
+    size_t n = (size_t)(e->swap.n ? e->swap.n : 1), slots = (size_t)e->n_slot;
+    struct mc_mem *mem = &e->mem;
+
+    m->n_in = mc_mem_take_host(mem, sizeof *m->n_in);
+    m->init = mc_mem_take_host(mem, n * sizeof *m->init);
+    m->in_page = mc_mem_take_host(mem, n * sizeof *m->in_page);
+    m->in_place = mc_mem_take_host(mem, n * sizeof *m->in_place);
+    m->out_page = mc_mem_take_host(mem, n * sizeof *m->out_page);
+    m->out_place = mc_mem_take_host(mem, n * sizeof *m->out_place);
+    m->from = mc_mem_take_host(mem, slots * sizeof *m->from);
+    m->to = mc_mem_take_host(mem, slots * sizeof *m->to);
+    return m->n_in && m->init && m->in_page && m->in_place && m->out_page && m->out_place &&
+                   m->from && m->to
+               ? 0
+               : MC_ENOMEM;
+}
+
+static int there_and_back(struct mc_engine *e, struct mc_moves *m, int32_t n)
+{
+    int rc = 0;
+
+    for (int half = 0; half < 2 && rc == 0; half++) {
+        m->n_out = half ? 0 : n;
+        *m->n_in = half ? n : 0;
+        for (int32_t i = 0; i < e->crew.n && rc == 0; i++)
+            rc = mc_moves_put(e, i, m);
+    }
+    return rc < 0 ? rc : mc_crew_wait(&e->crew, mc_crew_mark(&e->crew));
+}
+
+/* Bytes a microsecond, by moving pages that nobody has yet: once to touch the memory, once
+ * by the clock. */
+static int measure(struct mc_engine *e)
+{
+    struct mc_swap *w = &e->swap;
+    struct mc_moves *m = &e->step[0].moves;
+    int32_t n = w->n < TRY_PAGES ? w->n : TRY_PAGES;
+    double t0;
+    int rc;
+
+    n = n < e->pool.n_page ? n : e->pool.n_page;
+    for (int32_t i = 0; i < n; i++) {
+        m->in_page[i] = m->out_page[i] = m->in_place[i] = m->out_place[i] = i;
+        m->init[i][0] = (uint32_t)i; /* tag 0: a page never taken */
+    }
+    rc = there_and_back(e, m, n);
+    t0 = mc_now();
+    if (rc == 0)
+        rc = there_and_back(e, m, n);
+    w->bytes_us = (float)(2 * n * (double)w->page_bytes / ((mc_now() - t0) * 1e6 + 1));
+    mc_moves_reset(m);
+    return rc;
+}
+
+int mc_swap_open(struct mc_engine *e, struct mc_err *err)
+{
+    struct mc_swap *w = &e->swap;
+    int rc = 0;
+
+    w->page_bytes = page_bytes(e);
+    w->n = mc_swap_places(e, e->crew.run[0].dev.kv.page_stride);
+    w->free = calloc((size_t)w->n + 1, sizeof *w->free);
+    for (int32_t i = 0; i < e->crew.n && w->n > 0; i++) {
+        struct mc_run *run = &e->crew.run[i];
+
+        w->pool[i] = mc_mem_take_host(&run->mem,
+                                      (size_t)w->n * (size_t)run->dev.kv.page_stride);
+        rc = w->pool[i] ? rc : MC_ENOMEM;
+    }
+    for (int k = 0; k < MC_DEPTH && rc == 0; k++)
+        rc = open_moves(e, &e->step[k].moves);
+    if (rc < 0 || !w->free)
+        return mc_fail(err, MC_ENOMEM, "no memory for %d preempted pages: lower "
+                       "--swap-memory", w->n);
+    for (int32_t i = w->n - 1; i >= 0; i--)
+        w->free[w->n_free++] = i;
+    rc = w->n > 0 ? measure(e) : 0;
+    return rc < 0 ? mc_fail(err, rc, "a page can't be moved: %s", mc_code_text(rc)) : 0;
+}
+
+void mc_swap_close(struct mc_engine *e)
+{
+    free(e->swap.free);
+}
+
+/* ---- sequences --------------------------------------------------------------------- */
+
+bool mc_moves_copy(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32_t page)
+{
+    struct mc_moves *m = &s->moves;
+    int32_t was = q->n_page;
+
+    if (m->n_copy == e->n_slot ||
+        mc_step_grow(e, s, q, (was + 1) * MC_PAGE) < (was + 1) * MC_PAGE)
+        return false;
+    m->from[m->n_copy] = page;
+    m->to[m->n_copy++] = q->page[was];
+    return true;
+}
+
+bool mc_swap_out(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
+{
+    struct mc_swap *w = &e->swap;
+    struct mc_moves *m = &s->moves;
+    int32_t n = (q->n_ctx + MC_PAGE - 1) / MC_PAGE, n_ctx = q->n_ctx;
+
+    if (n > w->n_free || m->n_out + n > w->n)
+        return false;
+    for (int32_t i = 0; i < n; i++) {
+        q->place[i] = w->free[--w->n_free];
+        m->out_page[m->n_out] = q->page[i];
+        m->out_place[m->n_out++] = q->place[i];
+    }
+    q->n_place = n;
+    mc_seq_drop_pages(e, q);
+    q->n_ctx = n_ctx;
+    return true;
+}
+
+void mc_swap_forget(struct mc_engine *e, struct mc_seq *q)
+{
+    while (q->n_place > 0)
+        e->swap.free[e->swap.n_free++] = q->place[--q->n_place];
+}
+
+/* One page comes back into a fresh one. */
+static void bring(struct mc_engine *e, struct mc_moves *m, struct mc_seq *q, int32_t i)
+{
+    uint32_t tag;
+    int32_t page = mc_kv_take(e->kv, &tag), at = (*m->n_in)++;
+
+    m->init[at][0] = (uint32_t)page;
+    m->init[at][1] = tag;
+    m->in_page[at] = page;
+    m->in_place[at] = q->place[i];
+    q->page[q->n_page++] = page;
+}
+
+bool mc_swap_in(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
+{
+    struct mc_moves *m = &s->moves;
+    int32_t n_ctx = q->n_ctx, n = q->n_place;
+    struct mc_found f = mc_prefix_look(e, q);
+
+    /* what is found again needs no copy, but its cached pages are not free for others */
+    if (f.n < n_ctx && (n - f.n_held > mc_kv_n_free(e->kv) + mc_kv_n_cached(e->kv) ||
+                        *m->n_in + n > e->swap.n))
+        return false;
+    mc_prefix_take(e, f.n < n_ctx ? NULL : s, q);
+    if (f.n < n_ctx) {
+        for (int32_t i = q->n_page; i < n; i++)
+            bring(e, m, q, i);
+        q->n_ctx = q->n_pub = n_ctx < q->n_ids ? n_ctx : q->n_ids - 1;
+    }
+    mc_swap_forget(e, q);
+    return true;
+}
