@@ -5,9 +5,9 @@
  * Owns nothing. THREAD: engine.
  *
  * Always true of a plan made here: a row is named once; a row that waits is never
- * overtaken by one that came later, unless another reads its prefix; a row starts only when its whole prompt fits (two
- * half-read prompts can't starve each other of pages), or when nothing else runs; nothing
- * starts while a paused row could not come back. */
+ * overtaken by one that came later, unless another reads its prefix; a row starts only when
+ * its whole prompt fits (two half-read prompts can't starve each other of pages), or when
+ * nothing else runs; nothing starts while a paused row could not come back. */
 #include "core/engine/policy.h"
 
 #include <stdbool.h>

@@ -1,11 +1,11 @@
 /* prefix.c - what of a sequence's context is in pages already, and sharing them.
  *
- * Two places are looked in: the prefix table (full pages of anyone with the same salt, kv.h),
- * and, for a sequence that was forked from another, the pages of that one as long as it
- * lives: those the same way, and the last, partial one by a copy.
- * Owns nothing. THREAD: the engine's.
- * Always true: a page that two hold is full, so nobody writes into it; a page of a parent is
- * copied only up to what steps enqueued before this one have put there. */
+ * Two places are looked in: the prefix table (full pages of anyone with the same salt,
+ * kv.h), and, for a sequence that was forked from another, the pages of that one as long
+ * as it lives: those the same way, and the last, partial one by a copy. Owns nothing.
+ * THREAD: the engine's. Always true: a page that two hold is full, so nobody writes into
+ * it; a page of a parent is copied only up to what steps enqueued before this one have
+ * put there. */
 #include "core/engine/engine_int.h"
 
 /* Brings the chain up to n full pages of ids. */
@@ -50,7 +50,8 @@ static int32_t page_at(struct mc_engine *e, struct mc_seq *q, int32_t i,
 
 static bool no_reuse(const struct mc_seq *q)
 {
-    return q->prompt_logprobs && q->n_told < q->n_prompt; /* such positions have no logits */
+    return q->prompt_logprobs &&
+           q->n_told < q->n_prompt; /* such positions have no logits */
 }
 
 struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q)
@@ -107,16 +108,19 @@ int32_t mc_prefix_soon(struct mc_engine *e, const struct mc_seq *q, int32_t now)
 
     if (no_reuse(q))
         return now;
-    /* a link stands for all before it: who has the next one has more than the best so far */
+    /* a link stands for all before it: who has the next one has more than the best so far
+     */
     for (int32_t i = 0; i < e->n_live; i++) {
         const struct mc_seq *o = &e->seqs[e->live[i]];
 
         while (o->state == MC_STATE_PREFILL && best < q->n_chain && best < o->n_chain &&
-               q->chain[best].lo == o->chain[best].lo && q->chain[best].hi == o->chain[best].hi)
+               q->chain[best].lo == o->chain[best].lo &&
+               q->chain[best].hi == o->chain[best].hi)
             best++;
     }
     n = best * MC_PAGE;
-    if (p && (p->state == MC_STATE_WAITING || p->state == MC_STATE_PREFILL) && q->n_from > n)
+    if (p && (p->state == MC_STATE_WAITING || p->state == MC_STATE_PREFILL) &&
+        q->n_from > n)
         n = q->n_from;
     n = n < q->n_ids ? n : q->n_ids - 1;
     return n > now ? n : now;

@@ -3,10 +3,10 @@
  * Owns MC_DEPTH blocks of staging, which all ranks read. THREAD: the engine's.
  * Always true: device state changes only by what is enqueued here, in stream order: the
  * cleared pages, then row arrays and deltas (table_apply), page moves (swap.c), then two
- * graphs: forward and sample (neither in a step without rows, which moves pages only). The graphs are recorded once and replayed as rows, lengths and owners change:
- * what changes is only what table_apply writes. So a slot or a page may be given to the
- * next sequence while an older step that names it still runs: its new owner's deltas come
- * later in the stream. */
+ * graphs: forward and sample (neither in a step without rows, which moves pages only). The
+ * graphs are recorded once and replayed as rows, lengths and owners change: what changes is
+ * only what table_apply writes. So a slot or a page may be given to the next sequence while
+ * an older step that names it still runs: its new owner's deltas come later in the stream. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* submit.c - requests and cancels on their way into an engine.
  *
- * Owns the inbox and the cancels in it. THREAD: any; the engine's takes them (engine.c). */
+ * Owns the inbox and the cancels in it. THREAD: any; the engine's takes them (engine.c).
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

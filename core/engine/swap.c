@@ -2,10 +2,10 @@
  *
  * Owns the host pool (a page of every rank in each place of it) and each step's list of
  * moves. THREAD: the engine's.
- * Always true: a sequence in host memory holds no page of the pool. Moves run in stream order
- * before their step's forward pass: what comes back, then what goes out, then copies. So a
- * place in the host pool that one step empties may be filled by the same one, and a page that
- * is given away is read before its next owner's step clears it. */
+ * Always true: a sequence in host memory holds no page of the pool. Moves run in stream
+ * order before their step's forward pass: what comes back, then what goes out, then
+ * copies. So a place in the host pool that one step empties may be filled by the same
+ * one, and a page that is given away is read before its next owner's step clears it. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -27,8 +27,8 @@ static int64_t page_bytes(const struct mc_engine *e)
 /* ---- enqueueing -------------------------------------------------------------------- */
 
 /* Pages to or from places of the host pool, a copy for each run of neighbours there. */
-static int move(struct mc_run *run, uint8_t *pool, const int32_t *page, const int32_t *place,
-                int32_t n, bool out)
+static int move(struct mc_run *run, uint8_t *pool, const int32_t *page,
+                const int32_t *place, int32_t n, bool out)
 {
     int rc = 0;
 
@@ -93,8 +93,8 @@ void mc_moves_reset(struct mc_moves *m)
 
 /* ---- opening ----------------------------------------------------------------------- */
 
-/* As many pages as were asked for; unasked, as many as the pool has, up to 4 GiB and an eighth
- * of memory. */
+/* As many pages as were asked for; unasked, as many as the pool has, up to 4 GiB and an
+ * eighth of memory. */
 int32_t mc_swap_places(const struct mc_engine *e, int64_t page)
 {
     int64_t most = sysconf(_SC_PHYS_PAGES) / 8 * sysconf(_SC_PAGESIZE);
@@ -121,8 +121,8 @@ static int open_moves(struct mc_engine *e, struct mc_moves *m)
     m->out_place = mc_mem_take_host(mem, n * sizeof *m->out_place);
     m->from = mc_mem_take_host(mem, slots * sizeof *m->from);
     m->to = mc_mem_take_host(mem, slots * sizeof *m->to);
-    return m->n_in && m->init && m->in_page && m->in_place && m->out_page && m->out_place &&
-                   m->from && m->to
+    return m->n_in && m->init && m->in_page && m->in_place && m->out_page &&
+                   m->out_place && m->from && m->to
                ? 0
                : MC_ENOMEM;
 }
@@ -140,8 +140,8 @@ static int there_and_back(struct mc_engine *e, struct mc_moves *m, int32_t n)
     return rc < 0 ? rc : mc_crew_wait(&e->crew, mc_crew_mark(&e->crew));
 }
 
-/* Bytes a microsecond, by moving pages that nobody has yet: once to touch the memory, once
- * by the clock. */
+/* Bytes a microsecond, by moving pages that nobody has yet: once to touch the memory,
+ * once by the clock. */
 static int measure(struct mc_engine *e)
 {
     struct mc_swap *w = &e->swap;

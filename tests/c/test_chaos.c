@@ -1,10 +1,11 @@
 /* test_chaos.c - everything at once, against each sequence alone.
  *
- * Eras of an engine each, of another model, KV layout, chunk, depth and pool, under a policy
- * that swaps, drops, holds and cuts at random; sequences join in bursts, share prefixes, fork
- * one another and are cancelled. Each one's tokens must be those that its prompt gives alone,
- * greedily, and each era must end with every page and place of host memory back.
- * SEED and N in the environment: another run, of so many sequences that finish (100). */
+ * Eras of an engine each, of another model, KV layout, chunk, depth and pool, under a
+ * policy that swaps, drops, holds and cuts at random; sequences join in bursts, share
+ * prefixes, fork one another and are cancelled. Each one's tokens must be those that its
+ * prompt gives alone, greedily, and each era must end with every page and place of host
+ * memory back. SEED and N in the environment: another run, of so many sequences that
+ * finish (100). */
 #include "core/engine/engine_int.h"
 #include "tests/c/engine_help.h"
 
@@ -135,8 +136,8 @@ struct tally {
     double swaps, drops;
 };
 
-static void join(struct mc_engine *e, struct flight *f, const struct prompt *p, int32_t n_ids,
-                 struct mc_handle from)
+static void join(struct mc_engine *e, struct flight *f, const struct prompt *p,
+                 int32_t n_ids, struct mc_handle from)
 {
     int32_t room = p->n + MORE - n_ids;
     struct mc_request r;
@@ -154,7 +155,8 @@ static void join(struct mc_engine *e, struct flight *f, const struct prompt *p, 
     assert_ok(mc_engine_submit(e, &r, &f->h, &err), err);
 }
 
-/* A new prompt, or a fork of one in flight: of its prompt or of what it has made so far. */
+/* A new prompt, or a fork of one in flight: of its prompt or of what it has made so far.
+ */
 static void join_any(struct mc_engine *e, struct flight *all, struct flight *f,
                      const struct prompt *p)
 {
@@ -193,12 +195,14 @@ static void look_at(struct mc_engine *e, struct flight *f, struct tally *t)
     if (!ended)
         return;
     if (memcmp(f->got->id, f->p->ids + f->n_ids, (size_t)n * sizeof *f->got->id) != 0)
-        print_message("sequence %u.%u: not what its prompt gives alone\n", f->h.seq, f->h.gen);
+        print_message("sequence %u.%u: not what its prompt gives alone\n", f->h.seq,
+                      f->h.gen);
     else if (f->got->end.finish == MC_FINISH_LENGTH && n == f->limit)
         t->equal++;
     else if (f->got->end.finish != MC_FINISH_CANCEL)
-        print_message("sequence %u.%u: ended by %d after %d of %d: %s\n", f->h.seq, f->h.gen,
-                      (int)f->got->end.finish, n, f->limit, f->got->end.err.text);
+        print_message("sequence %u.%u: ended by %d after %d of %d: %s\n", f->h.seq,
+                      f->h.gen, (int)f->got->end.finish, n, f->limit,
+                      f->got->end.err.text);
     t->finished += f->got->end.finish != MC_FINISH_CANCEL;
     t->hits += f->got->end.usage.n_cached > 0;
     got_free(f->got);
@@ -262,7 +266,8 @@ static int32_t from_env(const char *name, int32_t def)
 /* One page of tiny-llama, tiny-kimi and tiny-glm at most: 4 layers. */
 static uint64_t bytes_of(const char *model, const char *kv, int32_t n)
 {
-    struct mc_engine *e = engine_open(&(struct mc_engine_opts){.model = model, .kv = kv}, NULL);
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){.model = model, .kv = kv},
+                                      NULL);
     uint64_t page = (uint64_t)e->crew.run[0].dev.kv.page_stride;
 
     mc_engine_close(e);
@@ -273,8 +278,10 @@ static void chaos_each_gets_its_solo_tokens_and_no_page_leaks(void **state)
 {
     static const struct {
         const char *model, *kv;
-    } kind[] = {{"tests/models/tiny-llama", "f32"}, {"tests/models/tiny-llama", "fp8"},
-                {"tests/models/tiny-kimi", "fp8-656"}, {"tests/models/tiny-llama", "bf16"},
+    } kind[] = {{"tests/models/tiny-llama", "f32"},
+                {"tests/models/tiny-llama", "fp8"},
+                {"tests/models/tiny-kimi", "fp8-656"},
+                {"tests/models/tiny-llama", "bf16"},
                 {"tests/models/tiny-glm", "fp8-plain"}};
     int32_t n = from_env("N", 100);
     struct tally t = {0};
@@ -283,16 +290,21 @@ static void chaos_each_gets_its_solo_tokens_and_no_page_leaks(void **state)
     dice = (uint32_t)from_env("SEED", 1);
     for (uint32_t era = roll(5); t.finished < n; era++) {
         int32_t left = n - t.finished, most = n < 2 * ERA ? (n + 1) / 2 : ERA;
-        struct mc_engine_opts o = {.model = kind[era % 5].model, .kv = kind[era % 5].kv,
-                                   .chunk = 16 << roll(4), .max_seqs = 4 + (int32_t)roll(9),
-                                   .sync = roll(4) == 0, .max_context = 512};
+        struct mc_engine_opts o = {.model = kind[era % 5].model,
+                                   .kv = kind[era % 5].kv,
+                                   .chunk = 16 << roll(4),
+                                   .max_seqs = 4 + (int32_t)roll(9),
+                                   .sync = roll(4) == 0,
+                                   .max_context = 512};
 
         o.kv_bytes = bytes_of(o.model, o.kv, 8 + (int32_t)roll(24));
         o.swap_bytes = (int64_t)bytes_of(o.model, o.kv, 4 + (int32_t)roll(30));
         run_era(&o, left < most ? left : most, &t);
     }
-    print_message("%d finished, %d equal to solo greedy, swaps %.0f, drops %.0f, hits %d, "
-                  "leaked pages %d\n", t.finished, t.equal, t.swaps, t.drops, t.hits, t.leaked);
+    print_message(
+        "%d finished, %d equal to solo greedy, swaps %.0f, drops %.0f, hits %d, "
+        "leaked pages %d\n",
+        t.finished, t.equal, t.swaps, t.drops, t.hits, t.leaked);
     assert_int_equal(t.finished, n);
     assert_int_equal(t.equal, n);
     assert_int_equal(t.leaked, 0);

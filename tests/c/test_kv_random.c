@@ -1,6 +1,6 @@
-/* test_kv_random.c - random use of pages and the prefix table against a model that is plain
- * counting, compared after each operation. OPS and SEED in the environment: how many (50,000),
- * and another run. */
+/* test_kv_random.c - random use of pages and the prefix table against a model that is
+ * plain counting, compared after each operation. OPS and SEED in the environment: how
+ * many (50,000), and another run. */
 #include "tests/c/test.h"
 
 #include <stdlib.h>
@@ -168,8 +168,8 @@ static void agree(void)
 
 static void kv_random_operations_equal_the_model(void **state)
 {
-    static void (*const op[])(void) = {take, take, find, publish, publish, share, give, give,
-                                       give, settle};
+    static void (*const op[])(void) = {take,  take, find, publish, publish,
+                                       share, give, give, give,    settle};
     long ops = getenv("OPS") ? atol(getenv("OPS")) : 50000;
 
     (void)state;

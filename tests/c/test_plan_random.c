@@ -1,9 +1,9 @@
 /* test_plan_random.c - plans made of random items, and what the engine makes of them.
  *
- * The policy names any row with any item, right or wrong. Before the next plan it holds the
- * engine against a simple model: what each item may turn a sequence's state into, who holds
- * which page and place of host memory (counted afresh), what the step may contain. OPS and
- * SEED in the environment: items (20,000), and another run. */
+ * The policy names any row with any item, right or wrong. Before the next plan it holds
+ * the engine against a simple model: what each item may turn a sequence's state into, who
+ * holds which page and place of host memory (counted afresh), what the step may contain.
+ * OPS and SEED in the environment: items (20,000), and another run. */
 #include "core/engine/engine_int.h"
 #include "tests/c/engine_help.h"
 
@@ -108,7 +108,8 @@ static void check_holdings(const struct play *p)
         held += refs[i] > 0;
     }
     HOLDS(mc_kv_n_held(e->kv) == held);
-    HOLDS(mc_kv_n_free(e->kv) + held + mc_kv_n_cached(e->kv) + mc_kv_n_pending(e->kv) == PAGES);
+    HOLDS(mc_kv_n_free(e->kv) + held + mc_kv_n_cached(e->kv) + mc_kv_n_pending(e->kv) ==
+          PAGES);
     for (int32_t i = 0; i < PLACES; i++) {
         HOLDS(placed[i] <= 1);
         free_places += placed[i] == 0;
@@ -150,8 +151,8 @@ static void note(struct play *p, const struct mc_row *r, uint16_t what)
 
 static void any_item(struct play *p, const struct mc_step_view *v, struct mc_plan *plan)
 {
-    static const uint16_t what[] = {MC_RUN, MC_RUN, MC_RUN, MC_RUN, MC_RUN, MC_BACK, MC_BACK,
-                                    MC_SWAP, MC_DROP, MC_HOLD, 99};
+    static const uint16_t what[] = {MC_RUN,  MC_RUN,  MC_RUN,  MC_RUN,  MC_RUN, MC_BACK,
+                                    MC_BACK, MC_SWAP, MC_DROP, MC_HOLD, 99};
     const struct mc_row *r = mc_view_row(v, (int32_t)roll(p, (uint32_t)v->n_row));
     struct mc_item it = {.seq = r->seq, .gen = r->gen,
                          .what = what[roll(p, sizeof what / sizeof *what)],
@@ -180,7 +181,8 @@ static int plan_any(void *self, struct mc_step_view *v, struct mc_plan *plan,
     for (int32_t i = 0; i < v->n_row; i++) {
         const struct mc_row *r = mc_view_row(v, i);
 
-        p->was[p->n_was++] = (struct named){r->seq, r->gen, (enum mc_seq_state)r->state, 0};
+        p->was[p->n_was++] = (struct named){r->seq, r->gen, (enum mc_seq_state)r->state,
+                                            0};
     }
     for (int32_t i = 0; i < n; i++)
         any_item(p, v, plan);
@@ -189,8 +191,8 @@ static int plan_any(void *self, struct mc_step_view *v, struct mc_plan *plan,
 }
 
 /* Not called from here: preempting is left to plans, so the model need not follow it. */
-static int evict_nobody(void *self, struct mc_step_view *v, int32_t need, struct mc_plan *plan,
-                        struct mc_err *err)
+static int evict_nobody(void *self, struct mc_step_view *v, int32_t need,
+                        struct mc_plan *plan, struct mc_err *err)
 {
     (void)self, (void)v, (void)need, (void)plan, (void)err;
     return 0;

@@ -50,12 +50,16 @@ static const struct mc_policy_ops forced = {.plan = plan_forced, .evict = evict_
 
 static uint64_t pages(const char *kv, int n)
 {
-    int64_t each = strcmp(kv, "f32") == 0 ? 4 * 32 : strcmp(kv, "bf16") == 0 ? 2 * 32 : 36;
+    int64_t each = strcmp(kv, "f32") == 0    ? 4 * 32
+                   : strcmp(kv, "bf16") == 0 ? 2 * 32
+                                             : 36;
 
-    return (uint64_t)(n * 4 * 2 * 2 * MC_PAGE * each); /* tiny-llama: 4 layers, 2 heads of 32 */
+    return (uint64_t)(n * 4 * 2 * 2 * MC_PAGE *
+                      each); /* tiny-llama: 4 layers, 2 heads of 32 */
 }
 
-static void submit_many(struct mc_engine *e, struct got *g[MANY], struct mc_handle h[MANY])
+static void submit_many(struct mc_engine *e, struct got *g[MANY],
+                        struct mc_handle h[MANY])
 {
     int32_t ids[N_PROMPT];
 
@@ -86,7 +90,8 @@ static void assert_host_empty(struct mc_engine *e)
 }
 
 /* MANY sequences under a policy in a small pool, against each alone in a large one. */
-static void same_as_alone(const struct mc_engine_opts *o, struct force *f, double *swapped)
+static void same_as_alone(const struct mc_engine_opts *o, struct force *f,
+                          double *swapped)
 {
     const struct mc_policy p = {&forced, f};
     struct mc_engine_opts alone = {.kv = o->kv, .max_seqs = 1, .sync = true};
@@ -179,7 +184,9 @@ static int plan_swap_all(void *self, struct mc_step_view *v, struct mc_plan *p,
         const struct mc_row *r = mc_view_row(v, i);
 
         if (mc_row_runs(r))
-            p->item[p->n++] = (struct mc_item){.seq = r->seq, .gen = r->gen, .what = MC_SWAP};
+            p->item[p->n++] = (struct mc_item){.seq = r->seq,
+                                               .gen = r->gen,
+                                               .what = MC_SWAP};
     }
     return 0;
 }
@@ -327,8 +334,8 @@ static void prefix_that_another_reads_is_waited_for(void **state)
 
     (void)state;
     for (int forks = 0; forks < 2; forks++) {
-        struct mc_engine *e =
-            engine_open(&(struct mc_engine_opts){.kv = "f32", .chunk = 64, .max_seqs = 8}, NULL);
+        struct mc_engine *e = engine_open(
+            &(struct mc_engine_opts){.kv = "f32", .chunk = 64, .max_seqs = 8}, NULL);
         struct mc_handle h[CHOICES] = {{0}};
         struct got *g[CHOICES];
         int32_t ids[N];
