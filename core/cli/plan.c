@@ -32,6 +32,9 @@ static const struct mc_gpu gpus[] = {
     {"h200", 143771.0 * (1 << 20), 4.8e12, 989e12, 450e9},
     {"b200", 183359.0 * (1 << 20), 8.0e12, 2250e12, 900e9},
 };
+_Static_assert(sizeof gpus / sizeof *gpus == MC_PLAN_CARDS, "a card each");
+#define HBM_SHARE 0.85
+#define EXCHANGE 5e-6
 
 /* ---- flags ----------------------------------------------------------------------------- */
 
@@ -47,11 +50,18 @@ static int count_of(const char *text, const char *flag, int32_t *out, struct mc_
     return 0;
 }
 
+const struct mc_gpu *mc_plan_gpu(const char *name)
+{
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
+        if (strcmp(gpus[i].name, name) == 0)
+            return &gpus[i];
+    return NULL;
+}
+
 static int find_gpu(struct mc_plan_job *p, struct mc_err *err)
 {
-    for (size_t i = 0; p->gpu_name && i < sizeof gpus / sizeof *gpus; i++)
-        if (strcmp(gpus[i].name, p->gpu_name) == 0)
-            p->gpu = &gpus[i];
+    if (p->gpu_name)
+        p->gpu = mc_plan_gpu(p->gpu_name);
     if (p->gpu_name && !p->gpu)
         return mc_fail_param(err, MC_EARG, "gpu", "--gpu %.40s: not one of h100, h200, b200",
                              p->gpu_name);
@@ -75,22 +85,14 @@ static int check_shard(const struct mc_plan_job *p, struct mc_err *err)
 
 /* ---- the model ------------------------------------------------------------------------- */
 
-/* How a tensor is stored, or is going to be. A checkpoint's first tensor that can't be read
- * is kept for open_model to report. */
-static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const char *name)
+/* How a tensor is stored. A checkpoint's first that can't be read is kept for open_model to
+ * report. */
+static struct mc_form source_form(void *ctx, const struct mc_tensor_spec *t, const char *name)
 {
     struct mc_plan_job *p = ctx;
-    struct mc_target to = {.keep = true};
     const struct mc_stored *s;
     struct mc_disk d;
 
-    if (p->rules && !t->vector)
-        to = mc_recipe_decide(p->rules, name, t->k);
-    if (!to.keep)
-        return to.fmt == MC_D_INT4    ? mc_form_int4(to.group)
-               : to.fmt == MC_D_NVFP4 ? mc_form_nvfp4()
-               : to.fmt == MC_D_E4M3  ? mc_form_fp8()
-                                      : mc_form_plain(to.fmt);
     if (p->scheme)
         return mc_scheme_of(p->scheme, t, name);
     if (!t->vector && p->unread.code == 0 &&
@@ -98,6 +100,27 @@ static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const c
         return mc_form_of(&d);
     s = mc_ckpt_find(p->ckpt, name);
     return mc_form_plain(s && strcmp(s->dtype, "F32") == 0 ? MC_D_F32 : MC_D_BF16);
+}
+
+struct mc_form mc_target_form(const struct mc_target *t)
+{
+    return t->fmt == MC_D_INT4    ? mc_form_int4(t->group)
+           : t->fmt == MC_D_NVFP4 ? mc_form_nvfp4()
+           : t->fmt == MC_D_E4M3  ? mc_form_fp8()
+                                  : mc_form_plain(t->fmt);
+}
+
+/* How it is going to be. */
+static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const char *name)
+{
+    const struct mc_plan_job *p = ctx;
+    struct mc_target to = {.keep = true};
+
+    if (p->rules && !t->vector)
+        to = mc_recipe_decide(p->rules, name, t->k);
+    if (to.keep)
+        return source_form(ctx, t, name);
+    return mc_target_form(&to);
 }
 
 static int open_recipe(struct mc_plan_job *p, const struct mc_lua_half *lua, struct mc_err *err)
@@ -127,6 +150,8 @@ static int open_model(struct mc_plan_job *p, struct mc_err *err)
         rc = check_shard(p, err);
     if (rc == 0)
         rc = mc_budget_weights(&p->cfg, p->ranks, form_of, p, &p->w, err);
+    if (rc == 0)
+        rc = mc_budget_weights(&p->cfg, p->ranks, source_form, p, &p->source, err);
     if (rc == 0 && p->unread.code != 0) {
         rc = p->unread.code;
         *err = p->unread;
@@ -165,14 +190,56 @@ static void size_pool(struct mc_plan_job *p)
 static double crossover(const struct mc_plan_job *p, int32_t batch)
 {
     const struct mc_gpu *g = p->gpu ? p->gpu : &gpus[1];
-    struct mc_speed speed = {.hbm = 0.85 * g->hbm, .flops = 0.67 * g->flops,
-                             .link = 0.75 * g->link, .exchange = 5e-6};
+    struct mc_speed speed = {.hbm = HBM_SHARE * g->hbm, .flops = 0.67 * g->flops,
+                             .link = 0.75 * g->link, .exchange = EXCHANGE};
     int32_t shard = p->shard > 1                      ? p->shard
                     : p->cfg.attn == MC_ATTN_MLA      ? p->ranks
                     : p->ranks > p->cfg.n_kv_head     ? p->ranks / p->cfg.n_kv_head
                                                       : 1;
 
     return mc_budget_crossover(&p->cfg, &p->kv, p->ranks, shard, batch, &speed);
+}
+
+/* ---- a step's time, and other cards ---------------------------------------------------- */
+
+double mc_plan_step_us(const struct mc_gpu *g, int32_t ranks, int32_t n_layer,
+                       double bytes_rank)
+{
+    return 1e6 * (bytes_rank / (HBM_SHARE * g->hbm) +
+                  (ranks > 1 ? 2 * n_layer * EXCHANGE : 0));
+}
+
+static double step_us(const struct mc_plan_job *p, const struct mc_budget_read *r, int32_t n)
+{
+    return mc_plan_step_us(p->gpu ? p->gpu : &gpus[1], p->ranks, p->cfg.n_layer,
+                           mc_budget_step_bytes(&p->cfg, r, n));
+}
+
+static void time_steps(struct mc_plan_job *p)
+{
+    static const int32_t seqs[MC_PLAN_STEPS] = {1, 16, MC_PLAN_SEQS};
+
+    for (int i = 0; i < MC_PLAN_STEPS; i++) {
+        struct mc_plan_step *s = &p->step[i];
+
+        s->seqs = seqs[i];
+        s->bytes_token = mc_budget_step_bytes(&p->cfg, &p->w.read, seqs[i]) / seqs[i];
+        s->bytes_rank = mc_budget_step_bytes(&p->cfg, &p->w.read_rank, seqs[i]);
+        s->us = step_us(p, &p->w.read_rank, seqs[i]);
+        s->source_us = step_us(p, &p->source.read_rank, seqs[i]);
+    }
+}
+
+static void try_cards(struct mc_plan_job *p)
+{
+    for (int i = 0; i < MC_PLAN_CARDS; i++) {
+        struct mc_plan_job other = *p;
+
+        other.gpu = &gpus[i];
+        other.memory = gpus[i].bytes;
+        size_pool(&other);
+        p->card[i] = (struct mc_plan_card){gpus[i].name, other.tokens, other.fits};
+    }
 }
 
 int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
@@ -212,6 +279,8 @@ int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
         rc = open_model(&p, &err);
     if (rc == 0) {
         size_pool(&p);
+        time_steps(&p);
+        try_cards(&p);
         p.cross = crossover(&p, 1);
         p.cross_many = crossover(&p, MC_PLAN_SEQS);
         mc_plan_show(&p, json);

@@ -14,6 +14,10 @@
     "attention of one decode step: bytes at 0.85 of HBM or flops at 0.67 of bf16, 16 heads " \
     "at least; sharded: two exchanges a layer (three with an index) of 5 us and their bytes"
 
+#define STEP_MODEL                                                                         \
+    "a rank's weights at 0.85 of its memory's speed and, of several ranks, two collectives " \
+    "of 5 us a layer; experts chosen evenly; attention is not in it"
+
 /* Bytes of a token: of the layers, of the indexes, and what MTP has of both. */
 struct parts {
     int64_t layers, index, mtp;
@@ -49,6 +53,33 @@ static void add_bytes(json_t *o, const char *key, double bytes)
 static void add_crossover(json_t *o, const char *key, double tokens)
 {
     json_object_set_new(o, key, tokens < 0 ? json_null() : json_integer(llround(tokens)));
+}
+
+static json_t *steps_json(const struct mc_plan_job *p)
+{
+    json_t *all = json_array();
+
+    for (int i = 0; i < MC_PLAN_STEPS; i++) {
+        const struct mc_plan_step *s = &p->step[i];
+
+        json_array_append_new(
+            all, json_pack("{s:i, s:I, s:I, s:f, s:f, s:f}", "seqs", s->seqs, "bytes_token",
+                           (json_int_t)s->bytes_token, "bytes_rank",
+                           (json_int_t)s->bytes_rank, "step_us", s->us, "source_step_us",
+                           s->source_us, "ratio", s->source_us / s->us));
+    }
+    return all;
+}
+
+static json_t *cards_json(const struct mc_plan_job *p)
+{
+    json_t *all = json_array();
+
+    for (int i = 0; i < MC_PLAN_CARDS; i++)
+        json_array_append_new(all, json_pack("{s:s, s:I, s:b}", "gpu", p->card[i].name,
+                                             "kv_tokens", (json_int_t)p->card[i].tokens,
+                                             "fits", p->card[i].fits));
+    return all;
 }
 
 static json_t *plan_json(const struct mc_plan_job *p)
@@ -87,6 +118,9 @@ static json_t *plan_json(const struct mc_plan_job *p)
     json_object_set_new(o, "fits", json_boolean(p->fits));
     add_crossover(o, "crossover_tokens", p->cross);
     add_crossover(o, "crossover_tokens_64", p->cross_many);
+    json_object_set_new(o, "steps", steps_json(p));
+    json_object_set_new(o, "step_model", json_string(STEP_MODEL));
+    json_object_set_new(o, "cards", cards_json(p));
     json_object_set_new(o, "crossover_model", json_string(CROSSOVER_MODEL));
     return o;
 }
@@ -114,6 +148,29 @@ static void show_crossover(const struct mc_plan_job *p)
         printf("spreading tokens over ranks is faster from a context of %.0f tokens for one "
                "sequence, %.0f for %d\n  (%s)\n", p->cross, p->cross_many, MC_PLAN_SEQS,
                CROSSOVER_MODEL);
+}
+
+static void show_steps(const struct mc_plan_job *p)
+{
+    printf("\n  decode of   weights a token   a rank's step   computed%s\n",
+           p->recipe ? "   as it is   ratio" : "");
+    for (int i = 0; i < MC_PLAN_STEPS; i++) {
+        const struct mc_plan_step *s = &p->step[i];
+
+        printf("  %3d at once    %8.2f GB    %8.2f GB   %5.2f ms", s->seqs,
+               s->bytes_token / 1e9, s->bytes_rank / 1e9, s->us / 1e3);
+        if (p->recipe)
+            printf("   %5.2f ms    %.2f", s->source_us / 1e3, s->source_us / s->us);
+        printf("\n");
+    }
+    printf("  (%s, %s)\n\n  ", p->gpu ? p->gpu->name : "h200", STEP_MODEL);
+    for (int i = 0; i < MC_PLAN_CARDS; i++)
+        if (p->card[i].fits)
+            printf("%s%s: %lld tokens", i ? "; " : "", p->card[i].name,
+                   (long long)p->card[i].tokens);
+        else
+            printf("%s%s: does not fit", i ? "; " : "", p->card[i].name);
+    printf("\n");
 }
 
 static void plan_text(const struct mc_plan_job *p)
@@ -148,6 +205,7 @@ static void plan_text(const struct mc_plan_job *p)
     snprintf(note, sizeof note, "%.0f %% of the memory: it %s", 100 * p->used / p->memory,
              p->fits ? "fits" : "does not fit");
     show_item("all", p->used, note);
+    show_steps(p);
     show_crossover(p);
 }
 

@@ -20,6 +20,7 @@
 
 #include "core/base/log.h"
 #include "core/compress/compress_int.h"
+#include "core/model/tokenizer.h"
 
 #define RECORD "compress.json"
 #define INDEX "model.safetensors.index.json"
@@ -287,6 +288,35 @@ static int copy_small(struct run *r, struct mc_err *err)
     return rc;
 }
 
+static int write_made(struct run *r, const char *name, json_t *v, struct mc_err *err)
+{
+    int rc = v ? write_json(r->dir, name, v, err) : 0;
+
+    json_decref(v);
+    return rc;
+}
+
+/* The same out of a GGUF's metadata. */
+static int make_small(struct run *r, struct mc_err *err)
+{
+    const struct mc_plan_of *pl = &r->plan;
+    struct mc_tok *tok = NULL;
+    json_t *text = NULL;
+    int rc = mc_tok_open(pl->p->src, &tok, err);
+
+    if (rc == 0) {
+        text = mc_tok_to_json(tok, err);
+        rc = text ? write_made(r, "tokenizer.json", text, err) : err->code;
+    }
+    if (rc == 0)
+        rc = write_made(r, "tokenizer_config.json",
+                        mc_tok_config_json(tok, pl->cfg.max_context), err);
+    if (rc == 0)
+        rc = write_made(r, "generation_config.json", mc_from_gguf_sampling(&pl->cfg), err);
+    mc_tok_close(tok);
+    return rc;
+}
+
 static int write_index(struct run *r, struct mc_err *err)
 {
     json_t *map = json_object(), *index;
@@ -307,7 +337,8 @@ static int write_index(struct run *r, struct mc_err *err)
 static int finish(struct run *r, struct mc_err *err)
 {
     json_t *config = mc_describe(&r->plan, err);
-    int rc = config ? copy_small(r, err) : err->code;
+    bool gguf = mc_ckpt_kind(r->plan.p->src) == MC_CKPT_GGUF;
+    int rc = !config ? err->code : gguf ? make_small(r, err) : copy_small(r, err);
 
     if (rc == 0 && r->plan.n_shard > 1)
         rc = write_index(r, err);

@@ -6,6 +6,7 @@
 #define MC_COMPRESS_INT_H
 
 #include "core/compress/compress.h"
+#include "core/model/config.h"
 #include "core/weights/weights.h"
 
 enum { MC_PRESS_ROWS = 128 }; /* rows a piece: a row of fp8 blocks */
@@ -34,6 +35,11 @@ struct mc_item {
     uint64_t from_bytes, to_bytes;
     int32_t first, n_out; /* outputs */
     float global;         /* nvfp4, once its largest magnitude is known */
+    int32_t pairs;        /* rows of a head that lie pairwise, of which the result has first
+                             all firsts, then all seconds; 0: rows are in order */
+    bool other_order;     /* AutoAWQ's, AutoGPTQ's: disk is a copy's, see shard.c ... */
+    void *own;            /* ... which is here ... */
+    int64_t n_left;       /* ... until so many pieces have been read */
     struct mc_loss loss;
 };
 
@@ -54,6 +60,7 @@ struct mc_plan_of {
     struct mc_shard *shard;
     int32_t n_shard;
     bool ct; /* compressed-tensors' names; else DeepSeek's */
+    struct mc_config cfg; /* of a GGUF, else not set */
     uint64_t bytes;
 };
 
@@ -67,6 +74,12 @@ void mc_layout_add(const struct mc_item *it, struct mc_press_report *out);
 /* ---- describe.c: the source's config with the result's quantization_config; a new
  * reference ---- */
 json_t *mc_describe(const struct mc_plan_of *plan, struct mc_err *err);
+
+/* ---- from_gguf.c: the files of a directory that a GGUF has none of; new references ---- */
+/* The config, with what else the file says of frequencies. */
+int mc_from_gguf_read(const struct mc_ckpt *c, struct mc_config *cfg, struct mc_err *err);
+json_t *mc_from_gguf_config(const struct mc_config *cfg);
+json_t *mc_from_gguf_sampling(const struct mc_config *cfg); /* NULL: it says nothing */
 
 /* ---- shard.c ---- */
 /* Sets the items' factors when any becomes nvfp4, which reads all that do. */

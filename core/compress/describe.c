@@ -200,8 +200,10 @@ static json_t *fp8(const struct mc_plan_of *pl)
 
 json_t *mc_describe(const struct mc_plan_of *pl, struct mc_err *err)
 {
-    json_t *config = json_deep_copy(mc_ckpt_config(pl->p->src)), *text, *old, *kv,
-           *q = NULL;
+    json_t *config = mc_ckpt_kind(pl->p->src) == MC_CKPT_GGUF
+                         ? mc_from_gguf_config(&pl->cfg)
+                         : json_deep_copy(mc_ckpt_config(pl->p->src));
+    json_t *text, *old, *kv, *q = NULL;
     struct patterns p = {json_object()};
     bool any = false;
 

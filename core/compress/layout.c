@@ -78,6 +78,11 @@ static int no_memory(struct mc_err *err)
     return mc_fail(err, MC_ENOMEM, "no memory for the plan of the result");
 }
 
+static bool is_gguf(const struct mc_plan_of *pl)
+{
+    return mc_ckpt_kind(pl->p->src) == MC_CKPT_GGUF;
+}
+
 /* A copy of a stored tensor under another name. */
 static int add_copy(struct mc_plan_of *pl, const struct mc_stored *t, const char *name,
                     int32_t item, struct mc_err *err)
@@ -175,7 +180,7 @@ static int copy_parts(struct mc_plan_of *pl, int32_t i, struct mc_err *err)
 
         if (!t)
             continue;
-        snprintf(name, sizeof name, "%s", t->name);
+        snprintf(name, sizeof name, "%.255s.%s", it->module, suffix);
         if (strcmp(suffix, "weight_scale_2") == 0)
             return mc_fail(
                 err, MC_EUNSUP,
@@ -195,16 +200,59 @@ static int copy_parts(struct mc_plan_of *pl, int32_t i, struct mc_err *err)
     return 0;
 }
 
-static uint64_t stored_bytes(const struct mc_ckpt *c, const char *module)
+/* Rows as they are, but each in its place: what may be kept of a GGUF. */
+static int copy_rows(struct mc_plan_of *pl, int32_t i, struct mc_err *err)
+{
+    const struct mc_disk *d = &pl->item[i].disk;
+    const char *dtype = d->fmt == MC_D_F32 ? "F32" : d->fmt == MC_D_F16 ? "F16" : "BF16";
+
+    return add_part(pl, pl->item[i].module, "weight", dtype, MC_PART_Q, d->n, d->k,
+                    d->fmt == MC_D_F32 ? 4 : 2, i, err);
+}
+
+static uint64_t stored_bytes(const struct mc_ckpt *c, const char *module,
+                             const struct mc_disk *d)
 {
     uint64_t sum = 0;
 
+    if (mc_ckpt_kind(c) == MC_CKPT_GGUF)
+        return mc_disk_bytes(d->fmt, d->n, d->k);
     for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++) {
         const struct mc_stored *t = part_of(c, module, parts[j]);
 
         sum += t ? t->bytes : 0;
     }
     return sum;
+}
+
+/* Whether a matrix is stored in a form that the result has no name for. */
+static bool only_here(const struct mc_item *it)
+{
+    return it->other_order || it->disk.fmt >= MC_D_Q4_0;
+}
+
+/* What must be converted though the recipe would keep it. */
+static int settle(struct mc_item *it, struct mc_err *err)
+{
+    if (same_format(&it->disk, &it->to) && !it->other_order)
+        it->to.keep = true;
+    if (it->to.keep && it->other_order)
+        return mc_fail(err, MC_EUNSUP, "%.120s is in AutoAWQ's or AutoGPTQ's order, which "
+                       "can't be kept: the recipe must say what it becomes", it->module);
+    if (it->to.keep && only_here(it))
+        it->to = (struct mc_target){.fmt = MC_D_BF16, .rule = it->to.rule};
+    return 0;
+}
+
+/* The rows of a head that llama.cpp has reordered in this matrix. */
+static int32_t pairs_of(const struct mc_plan_of *pl, const char *module)
+{
+    const char *dot = strrchr(module, '.');
+
+    if (!is_gguf(pl) || !pl->cfg.rope_neighbours || !dot ||
+        (strcmp(dot, ".q_proj") != 0 && strcmp(dot, ".k_proj") != 0))
+        return 0;
+    return pl->cfg.head_dim;
 }
 
 /* Adds the module as an item; the outputs come later. */
@@ -219,17 +267,20 @@ static int add_item(struct mc_plan_of *pl, const char *module, struct mc_err *er
     pl->item = grown;
     it = &pl->item[pl->n_item];
     *it = (struct mc_item){.role = mc_role_of(module)};
-    rc = mc_ckpt_matrix(p->src, module, &it->disk, err);
+    rc = mc_ckpt_matrix_own(p->src, module, &it->disk, NULL, err);
     if (rc < 0)
         return rc;
+    it->other_order = part_of(p->src, module, "qweight") != NULL;
+    it->pairs = pairs_of(pl, module);
     it->module = strdup(module);
     if (!it->module)
         return no_memory(err);
     pl->n_item++;
     it->to = mc_recipe_decide(p->recipe, module, it->disk.k);
-    it->from_bytes = stored_bytes(p->src, module);
-    if (same_format(&it->disk, &it->to))
-        it->to.keep = true;
+    it->from_bytes = stored_bytes(p->src, module, &it->disk);
+    rc = settle(it, err);
+    if (rc < 0)
+        return rc;
     it->to_bytes = it->to.keep ? it->from_bytes
                                : mc_target_bytes(&it->to, it->disk.n, it->disk.k);
     return 0;
@@ -237,16 +288,16 @@ static int add_item(struct mc_plan_of *pl, const char *module, struct mc_err *er
 
 /* ---- over the source --------------------------------------------------------------- */
 
-/* The module that a stored tensor is a part of, if it is one of a matrix that the recipe
- * may touch. */
-static bool module_of(const struct mc_stored *t, char *module)
+/* The module that tensor i is a part of, if it is one of a matrix that the recipe may
+ * touch. */
+static bool module_of(const struct mc_ckpt *c, int32_t i, char *module)
 {
-    const char *dot = strrchr(t->name, '.');
-    size_t n = dot ? (size_t)(dot - t->name) : 0;
+    const char *name = mc_ckpt_hf_name(c, i), *dot = strrchr(name, '.');
+    size_t n = dot ? (size_t)(dot - name) : 0;
 
     if (!dot || n >= MODULE_CAP || !is_part(dot + 1))
         return false;
-    memcpy(module, t->name, n);
+    memcpy(module, name, n);
     module[n] = 0;
     return mc_role_of(module) != MC_ROLE_OTHER;
 }
@@ -261,17 +312,40 @@ static const struct mc_stored *first_part(const struct mc_ckpt *c, const char *m
     return t && t->n_dim == 2 ? t : NULL;
 }
 
+/* How many matrices tensor t of a module begins: of a GGUF's stack of experts each is
+ * one. */
+static int32_t begins(const struct mc_ckpt *c, const char *module,
+                      const struct mc_stored *t)
+{
+    if (mc_ckpt_kind(c) == MC_CKPT_GGUF)
+        return t->n_dim == 3 ? (int32_t)t->dim[0]
+               : t->n_dim == 2 || mc_role_of(module) == MC_ROLE_ROUTER ? 1 : 0;
+    return first_part(c, module) == t;
+}
+
+/* "x.experts.up_proj" -> "x.experts.3.up_proj" */
+static void name_expert(const char *stack, int32_t e, char *out)
+{
+    const char *dot = strrchr(stack, '.');
+
+    snprintf(out, MODULE_CAP, "%.*s.%d%s", (int)(dot - stack), stack, e, dot);
+}
+
 static int find_items(struct mc_plan_of *pl, struct mc_err *err)
 {
     const struct mc_ckpt *c = pl->p->src;
-    char module[MODULE_CAP];
+    char module[MODULE_CAP], expert[MODULE_CAP];
     int rc = 0;
 
     for (int32_t i = 0; i < mc_ckpt_n(c) && rc == 0; i++) {
         const struct mc_stored *t = mc_ckpt_at(c, i);
+        int32_t n = module_of(c, i, module) ? begins(c, module, t) : 0;
 
-        if (module_of(t, module) && first_part(c, module) == t)
-            rc = add_item(pl, module, err);
+        for (int32_t e = 0; e < n && rc == 0; e++) {
+            if (t->n_dim == 3)
+                name_expert(module, e, expert);
+            rc = add_item(pl, t->n_dim == 3 ? expert : module, err);
+        }
     }
     return rc;
 }
@@ -285,28 +359,36 @@ static bool uses_ct(const struct mc_item *it)
             (it->disk.block_n != 128 || it->disk.block_k != 128));
 }
 
+static int place_item(struct mc_plan_of *pl, int32_t i, struct mc_err *err)
+{
+    struct mc_item *it = &pl->item[i];
+    int rc;
+
+    it->first = pl->n_out;
+    rc = !it->to.keep   ? convert(pl, i, err)
+         : is_gguf(pl) ? copy_rows(pl, i, err)
+                        : copy_parts(pl, i, err);
+    it->n_out = pl->n_out - it->first;
+    return rc;
+}
+
 static int place_outputs(struct mc_plan_of *pl, struct mc_err *err)
 {
     const struct mc_ckpt *c = pl->p->src;
     char module[MODULE_CAP];
-    int32_t next = 0;
+    int32_t next = 0, n;
     int rc = 0;
 
     for (int32_t i = 0; i < mc_ckpt_n(c) && rc == 0; i++) {
         const struct mc_stored *t = mc_ckpt_at(c, i);
-        struct mc_item *it;
 
-        if (!module_of(t, module) || !first_part(c, module)) {
-            rc = add_copy(pl, t, t->name, -1, err);
-            continue;
-        }
-        if (first_part(c, module) != t)
-            continue; /* comes with the first */
-        it = &pl->item[next];
-        it->first = pl->n_out;
-        rc = it->to.keep ? copy_parts(pl, next, err) : convert(pl, next, err);
-        it->n_out = pl->n_out - it->first;
-        next++;
+        n = module_of(c, i, module) ? begins(c, module, t) : 0;
+        if (is_gguf(pl) && strcmp(t->name, "rope_freqs.weight") == 0)
+            continue; /* config.json says it */
+        if (n == 0 && (is_gguf(pl) || !module_of(c, i, module) || !first_part(c, module)))
+            rc = add_copy(pl, t, mc_ckpt_hf_name(c, i), -1, err);
+        while (n-- > 0 && rc == 0) /* 0: a part, which comes with its matrix's first */
+            rc = place_item(pl, next++, err);
     }
     return rc;
 }
@@ -404,14 +486,9 @@ int mc_layout(const struct mc_press *p, struct mc_plan_of *pl, struct mc_err *er
     int rc;
 
     *pl = (struct mc_plan_of){.p = p};
-    if (mc_ckpt_kind(p->src) != MC_CKPT_HF)
-        return mc_fail(
-            err, MC_EUNSUP,
-            "%.120s is a GGUF: compress reads Hugging Face "
-            "directories (transformers converts: from_pretrained(gguf_file=...), "
-            "save_pretrained)",
-            mc_ckpt_path(p->src));
-    rc = find_items(pl, err);
+    rc = is_gguf(pl) ? mc_from_gguf_read(p->src, &pl->cfg, err) : 0;
+    if (rc == 0)
+        rc = find_items(pl, err);
     for (int32_t i = 0; i < pl->n_item && rc == 0; i++)
         pl->ct |= uses_ct(&pl->item[i]);
     if (rc == 0)
@@ -425,8 +502,10 @@ int mc_layout(const struct mc_press *p, struct mc_plan_of *pl, struct mc_err *er
 
 void mc_layout_free(struct mc_plan_of *pl)
 {
-    for (int32_t i = 0; i < pl->n_item; i++)
+    for (int32_t i = 0; i < pl->n_item; i++) {
         free(pl->item[i].module);
+        free(pl->item[i].own);
+    }
     for (int32_t i = 0; i < pl->n_out; i++)
         free(pl->out[i].name);
     for (int32_t i = 0; i < pl->n_shard; i++)

@@ -115,19 +115,86 @@ static int cut(struct work *w, int32_t first, int32_t n)
     return rc;
 }
 
-/* Rows of a matrix, decoded; what was read leaves memory again. */
-static float *rows_of(const struct mc_plan_of *pl, const struct mc_item *it,
+/* Pieces that a matrix is cut in. */
+static int64_t pieces_of(const struct mc_item *it)
+{
+    return (it->disk.n + MC_PRESS_ROWS - 1) / MC_PRESS_ROWS;
+}
+
+/* The matrix as it can be read row by row. One that lies in another order is turned as a
+ * whole when its first piece is taken, and given back with its last: pieces are taken in
+ * order, so that there are never more of them than workers. */
+static int take_disk(struct work *w, struct mc_item *it, struct mc_disk *d,
+                     struct mc_err *err)
+{
+    int rc = 0;
+
+    *d = it->disk;
+    if (!it->other_order)
+        return 0;
+    pthread_mutex_lock(&w->lock);
+    if (!it->own) {
+        rc = mc_ckpt_matrix_own(w->pl->p->src, it->module, &it->disk, &it->own, err);
+        it->n_left = pieces_of(it);
+    }
+    *d = it->disk;
+    pthread_mutex_unlock(&w->lock);
+    return rc;
+}
+
+static void give_disk(struct work *w, struct mc_item *it)
+{
+    if (!it->other_order)
+        return;
+    pthread_mutex_lock(&w->lock);
+    if (--it->n_left == 0) {
+        free(it->own);
+        it->own = NULL;
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* The source's row that becomes row r of the result. */
+static int32_t row_of(const struct mc_item *it, int32_t r)
+{
+    int32_t half = it->pairs / 2, i;
+
+    if (!it->pairs)
+        return r;
+    i = r % it->pairs;
+    return r - i + 2 * (i % half) + i / half;
+}
+
+/* What was read leaves memory again. */
+static void drop_rows(const struct mc_plan_of *pl, const struct mc_disk *d,
                       const struct piece *p)
 {
-    const struct mc_disk *d = &it->disk;
-    float *x = malloc((size_t)p->rows * (size_t)d->k * sizeof *x);
-
-    for (int32_t r = 0; x && r < p->rows; r++)
-        mc_disk_row(d, (int32_t)p->at + r, 0, d->k, x + (int64_t)r * d->k);
     if (d->fmt != MC_D_INT4 || !d->zero)
         mc_ckpt_drop(pl->p->src,
                      (const char *)d->q + mc_disk_bytes(d->fmt, (int64_t)p->at, d->k),
                      mc_disk_bytes(d->fmt, p->rows, d->k));
+}
+
+/* Rows of a matrix, decoded; NULL with an error. */
+static float *rows_of(struct work *w, struct mc_item *it, const struct piece *p,
+                      struct mc_err *err)
+{
+    float *x = malloc((size_t)p->rows * (size_t)it->disk.k * sizeof *x);
+    struct mc_disk d;
+
+    if (!x) {
+        mc_fail(err, MC_ENOMEM, "no memory for rows of %.120s", it->module);
+        return NULL;
+    }
+    if (take_disk(w, it, &d, err) < 0) {
+        free(x);
+        return NULL;
+    }
+    for (int32_t r = 0; r < p->rows; r++)
+        mc_disk_row(&d, row_of(it, (int32_t)p->at + r), 0, d.k, x + (int64_t)r * d.k);
+    give_disk(w, it);
+    if (!it->other_order)
+        drop_rows(w->pl, &d, p);
     return x;
 }
 
@@ -170,26 +237,56 @@ static int put_rows(struct work *w, struct piece *p, const float *x, struct mc_e
     return rc;
 }
 
+/* Rows that are kept, each in its place. */
+static int put_as_is(struct work *w, const struct piece *p, struct mc_err *err)
+{
+    const struct mc_out_tensor *o = &w->pl->out[p->out];
+    const struct mc_item *it = &w->pl->item[o->item];
+    size_t n = (size_t)pitch(o);
+    char *buf = malloc((size_t)p->rows * n);
+    int rc;
+
+    if (!buf)
+        return mc_fail(err, MC_ENOMEM, "no memory for rows of %.120s", it->module);
+    for (int32_t r = 0; r < p->rows; r++)
+        memcpy(buf + (size_t)r * n,
+               (const char *)it->disk.q + (size_t)row_of(it, (int32_t)p->at + r) * n, n);
+    rc = put(w, o->offset + p->at * n, buf, (size_t)p->rows * n, err);
+    drop_rows(w->pl, &it->disk, p);
+    atomic_fetch_add(&w->bytes, (size_t)p->rows * n);
+    free(buf);
+    return rc;
+}
+
+static int put_copy(struct work *w, const struct piece *p, struct mc_err *err)
+{
+    const struct mc_out_tensor *o = &w->pl->out[p->out];
+    uint64_t n = o->bytes - p->at < COPY_BYTES ? o->bytes - p->at : COPY_BYTES;
+    int rc = put(w, o->offset + p->at, (const char *)o->from + p->at, (size_t)n, err);
+
+    mc_ckpt_drop(w->pl->p->src, (const char *)o->from + p->at, (size_t)n);
+    atomic_fetch_add(&w->bytes, n);
+    return rc;
+}
+
+static int encode_piece(struct work *w, struct piece *p, struct mc_err *err)
+{
+    struct mc_item *it = (struct mc_item *)&w->pl->item[w->pl->out[p->out].item];
+    float *x = rows_of(w, it, p, err);
+    int rc = x ? put_rows(w, p, x, err) : err->code;
+
+    free(x);
+    return rc;
+}
+
 static void write_piece(struct work *w, struct piece *p)
 {
     const struct mc_out_tensor *o = &w->pl->out[p->out];
     struct mc_err err = {0};
-    int rc;
+    int rc = p->rows == 0                    ? put_copy(w, p, &err)
+             : w->pl->item[o->item].to.keep ? put_as_is(w, p, &err)
+                                             : encode_piece(w, p, &err);
 
-    if (p->rows == 0) {
-        uint64_t n = o->bytes - p->at < COPY_BYTES ? o->bytes - p->at : COPY_BYTES;
-
-        rc = put(w, o->offset + p->at, (const char *)o->from + p->at, (size_t)n, &err);
-        mc_ckpt_drop(w->pl->p->src, (const char *)o->from + p->at, (size_t)n);
-        atomic_fetch_add(&w->bytes, n);
-    } else {
-        float *x = rows_of(w->pl, &w->pl->item[o->item], p);
-
-        rc = x ? put_rows(w, p, x, &err)
-               : mc_fail(&err, MC_ENOMEM, "no memory for rows of %.120s",
-                         w->pl->item[o->item].module);
-        free(x);
-    }
     if (rc < 0)
         stop(w, &err);
 }
@@ -199,12 +296,16 @@ static void write_piece(struct work *w, struct piece *p)
 /* The largest magnitude of a piece of an nvfp4 item, in loss.ref2 for the while. */
 static void measure_piece(struct work *w, struct piece *p)
 {
-    const struct mc_item *it = p->rows ? &w->pl->item[w->pl->out[p->out].item] : NULL;
+    struct mc_item *it =
+        p->rows ? (struct mc_item *)&w->pl->item[w->pl->out[p->out].item] : NULL;
+    struct mc_err err = {0};
     float *x, top = 0;
 
-    if (!it || it->to.fmt != MC_D_NVFP4)
+    if (!it || it->to.keep || it->to.fmt != MC_D_NVFP4)
         return;
-    x = rows_of(w->pl, it, p);
+    x = rows_of(w, it, p, &err);
+    if (!x)
+        stop(w, &err);
     for (int64_t i = 0; x && i < (int64_t)p->rows * it->disk.k; i++)
         top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
     free(x);

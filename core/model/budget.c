@@ -14,6 +14,7 @@
  * index alone: its keys are what is read and scored, on the layers that have one. */
 #include "core/model/budget.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -99,8 +100,11 @@ static void add(const struct walk *w, int32_t layer, const struct mc_tensor_spec
         b->form_bytes = bytes;
         mc_form_name(&f, b->form);
     }
-    if (read_whole(w, layer, t))
+    if (read_whole(w, layer, t)) {
         w->out->decode_bytes += t->count > 1 ? one * (uint64_t)w->c->top_k_expert : bytes;
+        *(t->count > 1 ? &w->out->read.routed : &w->out->read.fixed) += bytes;
+        *(t->count > 1 ? &w->out->read_rank.routed : &w->out->read_rank.fixed) += rank;
+    }
 }
 
 static void walk_all(const struct walk *w)
@@ -142,6 +146,14 @@ int mc_budget_weights(const struct mc_config *c, int32_t ranks, mc_form_fn form,
             *out = rank;
     }
     return 0;
+}
+
+double mc_budget_step_bytes(const struct mc_config *c, const struct mc_budget_read *r,
+                            int32_t seqs)
+{
+    double skip = c->n_expert > 0 ? 1 - (double)c->top_k_expert / c->n_expert : 1;
+
+    return (double)r->fixed + (double)r->routed * (1 - pow(skip, seqs));
 }
 
 /* ---- when token sharding pays ---------------------------------------------------------- */

@@ -23,10 +23,21 @@ struct mc_budget_class {
     uint64_t bytes_each; /* ... of which every rank has the same */
 };
 
+/* What decode steps read: the fixed part each, of the experts those that were chosen. */
+struct mc_budget_read {
+    uint64_t fixed, routed; /* bytes; routed: of all experts of all layers */
+};
+
 struct mc_weights_budget {
     struct mc_budget_class cls[MC_N_B], all;
+    struct mc_budget_read read, read_rank; /* on disk; by a rank */
     uint64_t decode_bytes; /* read for one token of one sequence, all ranks together */
 };
+
+/* Weight bytes that a step of so many sequences reads on average, each of which chooses its
+ * experts evenly and by itself: of E experts then E * (1 - (1 - k/E)^seqs). */
+double mc_budget_step_bytes(const struct mc_config *c, const struct mc_budget_read *r,
+                            int32_t seqs);
 
 /* The form of a tensor of the table; name: with the prefix, of experts the first's. */
 typedef struct mc_form (*mc_form_fn)(void *ctx, const struct mc_tensor_spec *t,

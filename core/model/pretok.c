@@ -489,6 +489,15 @@ bool mc_pretok_add(struct mc_pretok *p, const char *pattern, size_t n)
     return false;
 }
 
+bool mc_pretok_spell(const struct mc_pretok *p, int i, const char **pattern)
+{
+    *pattern = NULL;
+    for (size_t j = 0; j < sizeof known / sizeof *known && !*pattern; j++)
+        if (known[j].rule == p->rule[i])
+            *pattern = known[j].pattern;
+    return *pattern || p->rule[i] == number1;
+}
+
 bool mc_pretok_add_named(struct mc_pretok *p, const char *name, size_t n)
 {
     size_t i, k;

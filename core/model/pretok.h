@@ -31,6 +31,10 @@ bool mc_pretok_add_gpt2(struct mc_pretok *p); /* ByteLevel's own pattern */
 bool mc_pretok_add_digits(struct mc_pretok *p, bool individual);
 bool mc_pretok_cased(uint32_t cp); /* pretok_cased.c: DeepSeek-LLM's letters */
 
+/* How rule i is written in a tokenizer.json: a Split's pattern, or NULL for individual
+ * digits; false where it can't be. */
+bool mc_pretok_spell(const struct mc_pretok *p, int i, const char **pattern);
+
 /* Calls piece for each piece in order, never an empty one; stops at its first negative
  * return and returns that. */
 typedef int (*mc_piece_fn)(void *ctx, const char *s, size_t n);

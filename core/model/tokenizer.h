@@ -9,6 +9,7 @@
 #ifndef MC_MODEL_TOKENIZER_H
 #define MC_MODEL_TOKENIZER_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -62,5 +63,10 @@ int32_t mc_tok_eos(const struct mc_tok *t);
 bool mc_tok_adds_bos(const struct mc_tok *t);
 /* The chat template's text (chat_template.jinja, tokenizer_config or GGUF), or NULL. */
 const char *mc_tok_chat_template(const struct mc_tok *t, size_t *n);
+
+/* As tokenizer.json and tokenizer_config.json say it; new references. The former is NULL
+ * for what only other files can say (SentencePiece's, Kimi's, llama.cpp's default cuts). */
+json_t *mc_tok_to_json(const struct mc_tok *t, struct mc_err *err);
+json_t *mc_tok_config_json(const struct mc_tok *t, int32_t max_context);
 
 #endif

@@ -44,6 +44,29 @@ bool mc_bpe_unspell(const char *s, size_t n, char *out, size_t *n_out)
     return true;
 }
 
+static uint32_t char_of(uint8_t byte)
+{
+    if (byte <= 0x20)
+        return 0x100 + byte;
+    if (byte >= 0x7f && byte <= 0xa0)
+        return 0x121 + byte - 0x7f;
+    return byte == 0xad ? 0x143 : byte;
+}
+
+size_t mc_bpe_spell(const char *s, size_t n, char *out)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        uint32_t cp = char_of((uint8_t)s[i]);
+
+        if (cp >= 0x80)
+            out[used++] = (char)(0xc0 | cp >> 6);
+        out[used++] = (char)(cp < 0x80 ? cp : 0x80 | (cp & 0x3f));
+    }
+    return used;
+}
+
 static struct mc_merge_row *row_of(const struct mc_tok *t, int32_t left, int32_t right)
 {
     uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;

@@ -3,6 +3,7 @@ import filecmp
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -143,12 +144,11 @@ def test_bad_input_is_named():
     with Dir() as d:
         src = MODELS + "tiny-llama"
         for args, words in (
-                ([src, d + "/o", "--recipe", "int4"], "no recipe 'int4'; there are fp8-block"),
+                ([src, d + "/o", "--recipe", "int4"], "no recipe 'int4'; there are bf16"),
                 ([src], "name DST"),
                 ([src, d + "/o", "--explain"], "leave DST out"),
                 ([src, d + "/o", "--jobs", "-1"], "--jobs -1"),
                 ([src, d + "/no/such/o"], "No such file"),
-                ([MODELS + "tiny-llama-gguf", d + "/o"], "is a GGUF"),
                 (["/nowhere", d + "/o"], "/nowhere")):
             rc, _, err = mascon("compress", *args)
             assert rc == 1 and words in err, (args, err)
@@ -168,6 +168,97 @@ def test_a_weight_that_is_no_number_is_refused_by_name():
         rc, _, err = mascon("compress", d + "/src", d + "/out", "--recipe", "fp8-block")
         assert rc == 1 and "model.layers.1.mlp.up_proj holds a NaN" in err, err
         assert not os.path.exists(d + "/out/config.json")
+
+
+def test_a_full_disk_leaves_nothing_that_loads():
+    with Dir() as d:
+        write_model(d + "/src", 4, 512, 512)
+
+        def little():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, 700_000))
+
+        args = [d + "/src", d + "/out", "--recipe", "fp8-block", "--shard-size", "0.001"]
+        p = subprocess.run([MASCON, "compress", *args], capture_output=True, preexec_fn=little)
+        assert p.returncode == 1 and b"File too large" in p.stderr, p.stderr
+        assert not os.path.exists(d + "/out/config.json")
+        assert not [x for x in os.listdir(d + "/out") if x.endswith(".safetensors")]
+        again = compress(*args)
+        whole = compress(d + "/src", d + "/whole", *args[2:])
+        same(d + "/whole", d + "/out")
+        assert again == whole
+
+
+def test_a_disk_without_room_is_found_before_anything_is_written():
+    with Dir() as d:
+        write_model(d + "/src", 2, 256, 256)
+        os.mkdir(d + "/small")
+        p = subprocess.run(["unshare", "-rm", "sh", "-c",
+                            f"mount -t tmpfs -o size=1m none {d}/small && {MASCON} compress {d}/src "
+                            f"{d}/small/out --recipe fp8-block; e=$?; ls -A {d}/small/out; exit $e"],
+                           capture_output=True)
+        if b"unshare" in p.stderr or b"mount:" in p.stderr:
+            raise Skip("no file system can be mounted here")
+        assert p.returncode == 1 and b"has room for 0.0 GB" in p.stderr, p.stderr
+        assert b"safetensors" not in p.stdout, p.stdout
+
+
+SOURCES = ("tiny-llama", "tiny-llama-fp8", "tiny-llama-w4a16", "tiny-llama-nvfp4",
+           "tiny-llama-gguf/tiny-llama-q8_0.gguf")
+NVFP4 = """return { rules = { { role = { "attention", "mlp" }, to = "nvfp4" } } }"""
+
+
+def test_every_format_becomes_every_other():
+    """The result stays as near its source as its format can, whatever the source's."""
+    with Dir() as d:
+        with open(d + "/nvfp4.lua", "w") as f:
+            f.write(NVFP4)
+        with open(d + "/text", "w") as f:
+            f.write(open("tests/corpus/heldout.txt").read()[:6000])
+        for i, src in enumerate(SOURCES):
+            for recipe, most, kl in (("bf16", 0.0025, 2e-4), ("fp8-block", 0.03, 0.01),
+                                     ("int4-all", 0.12, 0.1), (d + "/nvfp4.lua", 0.12, 0.1)):
+                out = f"{d}/{i}-{os.path.basename(recipe)}"
+                classes = compress(MODELS + src, out, "--recipe", recipe)
+                for c in classes:
+                    assert c.get("relative_error", 0) < most, (src, recipe, c)
+                    assert c.get("cosine", 1) > 1 - most * most, (src, recipe, c)
+                rc, said, err = mascon("eval", out, "--text", d + "/text", "--against",
+                                       MODELS + src, "--json")
+                assert rc == 0, (src, recipe, err)
+                assert json.loads(said)["kl"] < kl, (src, recipe, said)
+
+
+def test_a_gguf_becomes_a_directory_with_its_tokenizer():
+    with Dir() as d:
+        gguf = MODELS + SOURCES[-1]
+        compress(gguf, d + "/out", "--recipe", "bf16")
+        text = open("tests/corpus/heldout.txt").read()[:20000] + " <|end|> 123 4\u00e9 \n\n x"
+        ids = [subprocess.run([MASCON, "tokenize", m, *flags], input=text.encode(),
+                              capture_output=True, check=True).stdout
+               for m in (gguf, d + "/out")
+               for flags in ([], ["--add-special"], ["--parse-special"])]
+        assert ids[:3] == ids[3:] and len(ids[0]) > 1000
+        rc, _, err = mascon("doctor", d + "/out")
+        assert rc == 0, err
+
+
+def test_the_result_runs_on_ranks():
+    with Dir() as d:
+        with open(d + "/text", "w") as f:
+            f.write(open("tests/corpus/heldout.txt").read()[:6000])
+        for i, (model, recipe) in enumerate((
+                ("tiny-qwen3-moe", "int4-g32-experts"), ("tiny-glm", "int4-g128-experts"),
+                ("tiny-kimi", "nvfp4-experts"), ("tiny-llama", "fp8-block"))):
+            compress(MODELS + model, f"{d}/{i}", "--recipe", recipe)
+            got = []
+            for ranks in ("1", "2", "4"):
+                rc, said, err = mascon("eval", f"{d}/{i}", "--text", d + "/text", "--ranks", ranks,
+                                       "--json")
+                if rc and "can't be shared" in err:
+                    continue
+                assert rc == 0, (model, recipe, ranks, err)
+                got.append(json.loads(said)["nll"])
+            assert len(got) > 1 and max(got) - min(got) < 2e-3, (model, recipe, got)
 
 
 def perplexity(model):

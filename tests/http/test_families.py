@@ -270,6 +270,7 @@ def unsaid_mscale():
 GGUFS = [(long_context_rope, {}), (window_and_strangers, {}), (qwen2, {}), (qwen3, {}),
          (every_other_layer, {"decoder_sparse_step": 1}), (shared_with_a_gate, {"mlp_only_layers": []}),
          (one_mscale, {}), (unsaid_mscale, {}), (wrapped_text, {}), (sparse_attention, {})]
+DIRECTORIES = (qwen2, qwen3, every_other_layer, shared_with_a_gate)  # compress makes them again
 
 
 def check_gguf(root, case, more, whole_kv_b=False):
@@ -284,6 +285,15 @@ def check_gguf(root, case, more, whole_kv_b=False):
     golden(path, text, w, lengths, options.get("drafts", False), options.get("tolerance", NEAR))
     for backend in ("ref", "cpu"):
         evaluate(path, backend, file)
+    if case in DIRECTORIES:
+        compress(file, path + "-directory", "bf16")
+        evaluate(path, "ref", path + "-directory")
+
+
+def compress(src, dst, recipe):
+    run = subprocess.run([MASCON, "compress", src, dst, "--recipe", recipe], capture_output=True, text=True,
+                         timeout=600)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def evaluate(path, backend, model=None):

@@ -98,6 +98,34 @@ def plan_of_a_recipe_is_what_compress_would_make():
             close(p["weights_bytes_rank"], rank * GIB)
 
 
+def plan_times_a_step_of_a_recipe_against_the_source():
+    p = plan(GLM, "--ranks", "8", "--gpu", "h200", "--recipe", "int4-g128-experts")
+    steps = {s["seqs"]: s for s in p["steps"]}
+    assert sorted(steps) == [1, 16, 64] and p["step_model"]
+    assert steps[1]["bytes_token"] == p["decode_bytes"]
+    layers = 75 * 3 * 6144 * 2048 * 256  # weights of the experts, without the draft layer's
+    for n, s in steps.items():
+        distinct = 1 - (1 - 8 / 256) ** n
+        bits = 4 + 16 / 128
+        routed = layers * bits / 8 * distinct
+        fixed = p["decode_bytes"] - layers * bits / 8 * 8 / 256
+        close(s["bytes_token"] * n, fixed + routed)
+        close(s["step_us"], s["bytes_rank"] / (0.85 * 4.8e6) + 2 * 78 * 5)
+        assert s["ratio"] == s["source_step_us"] / s["step_us"] > 1.1, s
+    source = plan(GLM, "--ranks", "8", "--gpu", "h200")["steps"]
+    assert [s["step_us"] for s in source] == [s["source_step_us"] for s in p["steps"]]
+    assert all(s["ratio"] == 1 for s in source)
+    cards = {c["gpu"]: c for c in p["cards"]}
+    assert cards["h200"]["kv_tokens"] == p["kv_tokens"] and cards["h200"]["fits"]
+    assert cards["h100"]["kv_tokens"] < p["kv_tokens"] < cards["b200"]["kv_tokens"]
+    assert not {c["gpu"]: c for c in plan(GLM, "--ranks", "8")["cards"]}["h100"]["fits"]
+    for config in (KIMI, "tests/configs/deepseek-v3.json"):
+        p = plan(config, "--ranks", "8", "--gpu", "h200", "--recipe", "int4-g128-experts")
+        assert p["steps"][0]["ratio"] > 0.9 and p["cards"]
+    status, out, _ = run(GLM, "--ranks", "8", "--recipe", "int4-g128-experts")
+    assert status == 0 and "64 at once" in out and "b200:" in out, out
+
+
 def plan_says_when_sharding_tokens_pays():
     p = plan(KIMI, "--ranks", "8", "--gpu", "h200")
     assert 100 < p["crossover_tokens_64"] < p["crossover_tokens"] < 1_000_000
