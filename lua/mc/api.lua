@@ -3,6 +3,7 @@
 -- Trusted. Built out of host's bindings; the reference with types is lua/mc/meta/mc.lua.
 -- Scripts get proxies: what one writes, no other sees.
 
+local apart = require "mc.apart"
 local chat = require "mc.chat"
 local data = require "mc.data"
 local help = require "mc.help"
@@ -18,7 +19,7 @@ local mc = {
   time = host.time,
   now = host.now,
   config = host.config,
-  shared = host.shared,
+  shared = apart.shared(host.shared),
   msgpack = host.msgpack,
   json = { decode = host.json.decode, encode = host.json.encode, null = data.null,
     array = data.array, map = data.map, keys = data.keys, kind = data.kind },

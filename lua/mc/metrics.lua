@@ -1,7 +1,9 @@
 --- metrics.lua: mc.metrics, in every VM: metrics of a script's own for /metrics.
 --
 -- Trusted. A metric is declared while a file loads and is counted up, set or observed from
--- then on; in a VM that is only being tried nothing is counted. raw: the host's bindings.
+-- then on; in a VM that is only being tried, and by a file's tests, nothing is. raw: the host's bindings.
+
+local apart = require "mc.apart"
 
 local M = {}
 
@@ -28,6 +30,7 @@ function M.build(raw, refuse)
         error(("%s has %d labels, and %d values were given"):format(d.name, d.labels,
           select("#", ...)), 2)
       end
+      if apart.on then return end
       local err = how(d.id, value, ...)
       if err then error(("%s: %s"):format(d.name, err), 2) end
     end

@@ -3,6 +3,7 @@
 -- Trusted; any VM of a generation. A test that fails refuses the generation; `mascon policy
 -- test` runs all of them and says how each went (host.tested).
 
+local apart = require "mc.apart"
 local host = require "mc.host"
 local near = require "mc.near"
 
@@ -138,7 +139,9 @@ end
 
 --- Runs a policy's tests; what is not in a named one is a test of its own.
 function test.run(file, policy, t)
-  local ok, err = pcall(policy.tests, t)
+  local drop = host.shared and host.shared.set
+  local ok, err = apart.run(function() policy.tests(t) end, host.unique and host.unique() or "",
+    drop or function() end)
   if not host.tested then
     if not ok then error(err, 0) end
   elseif not ok or t.n == 0 then
