@@ -11,8 +11,10 @@
 #include "kernels/host/cast.h"
 
 #define MC_DEV static __device__ __forceinline__
-#define MC_KERNEL(name, params)                                  \
-    extern "C" __global__ void __launch_bounds__(MC_T_##name, 1) \
+#define MC_KERNEL(name, params) MC_KERNEL_OF(name, params, 1)
+/* So many blocks shall fit a multiprocessor: a limit of registers. */
+#define MC_KERNEL_OF(name, params, blocks)                            \
+    extern "C" __global__ void __launch_bounds__(MC_T_##name, blocks) \
         name(const __grid_constant__ params p)
 
 template <typename T> MC_DEV T *mc_shared()

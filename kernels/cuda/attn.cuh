@@ -26,8 +26,8 @@ static constexpr int A_WARPS = 4, M = 16 /* rows of a tile */,
                      KT = 16 /* positions a stage */;
 
 template <int D> struct shape {
-    static constexpr int QP = D % 64 == 0 ? D + 32
-                                          : D; /* 64 bytes off its neighbour's banks */
+    static constexpr int QP = (D + 31) / 64 * 64 + 32; /* 64 bytes off its neighbour's
+                                                          banks */
     static constexpr int VP = D + 8, OP = D + 8;
     static constexpr int V_BYTES = 2 * KT * VP * 2; /* a warp's; M * OP * 4 is the same */
     static constexpr int Q_BYTES = M * QP * 2;
@@ -70,6 +70,7 @@ struct kv_bf16 {
     static constexpr int BYTES = 2, SCALED = 0;
 
     MC_DEV uint4 eight(const uint8_t *at) { return mc_ld16(at); }
+    MC_DEV uint2 four(const uint8_t *at) { return mc_ld8(at); }
     /* Stages 16 positions of V: copied while the stage before is multiplied. */
     template <int D>
     MC_DEV void stage(uint16_t *to, const uint8_t *v, int32_t lo, int32_t hi)
@@ -93,6 +94,7 @@ struct kv_fp8 {
         return {a.x, a.y, b.x, b.y};
     }
     MC_DEV uint4 eight(const uint8_t *at) { return widen(mc_ld8(at)); }
+    MC_DEV uint2 four(const uint8_t *at) { return mc_e4m3_bf16(mc_ld4(at)); }
     template <int D>
     MC_DEV void stage(uint16_t *to, const uint8_t *v, int32_t lo, int32_t hi)
     {
@@ -130,6 +132,19 @@ MC_DEV void mc_scores(float (&s)[8][4], const uint16_t *q, const uint8_t *k, int
                 x = KV::eight(k + ((8 * j + g) * D + 32 * dt + c) * KV::BYTES);
             mc_mma_bf16(s[j], {u.x, v.x, u.y, v.y}, {x.x, x.y});
             mc_mma_bf16(s[j], {u.z, v.z, u.w, v.w}, {x.z, x.w});
+        }
+    }
+    if (D % 32 == 16) { /* half a tile: four columns a lane */
+        uint2 u = mc_ld8(q + g * shape<D>::QP + D - 16 + c / 2);
+        uint2 v = mc_ld8(q + (g + 8) * shape<D>::QP + D - 16 + c / 2);
+
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint2 x = {0, 0};
+
+            if (8 * j + g >= lo && 8 * j + g <= hi)
+                x = KV::four(k + ((8 * j + g) * D + D - 16 + c / 2) * KV::BYTES);
+            mc_mma_bf16(s[j], {u.x, v.x, u.y, v.y}, {x.x, x.y});
         }
     }
 }

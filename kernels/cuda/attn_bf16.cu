@@ -2,5 +2,6 @@
 #include "kernels/cuda/attn.cuh"
 
 MC_ATTN(bf16, 32)
+MC_ATTN(bf16, 48)
 MC_ATTN(bf16, 64)
 MC_ATTN(bf16, 128)

@@ -110,6 +110,9 @@ struct mc_cu_grid {
 int mc_cu_launch(struct mc_stream *s, enum mc_kernel_id k, struct mc_cu_grid g,
                  const void *p);
 
+/* vocab_mem of vocab.cuh, with room. */
+enum { MC_CU_VOCAB_SMEM = 4096 };
+
 /* Ceiling division; at least one block. */
 static inline int64_t mc_cu_blocks(int64_t n, int64_t each)
 {
@@ -125,14 +128,17 @@ static inline int mc_cu_refuse(const char **why, const char *text)
 
 /* NULL, or why an activation can't be read or written by kernels. */
 const char *mc_cu_act_refuse(const struct mc_act *a);
+/* NULL, or why w can't be multiplied with it. */
+const char *mc_cu_product_refuse(const struct mc_w *w, const struct mc_act *a);
 
 uint16_t mc_cu_run_of(const struct mc_backend *b, uint16_t disk_fmt);
 
 #define MC_CU_OPS(F)                                                                  \
     F(pack)                                                                           \
     F(page_init) F(page_copy) F(page_check) F(table_apply) F(embed) F(join) F(linear) \
-        F(glu) F(quant) F(gqa_prep) F(gqa_attn) F(attn_merge) F(gather_rows) F(chain) \
-            F(sample) F(commit) F(nll)
+        F(glu) F(quant) F(gqa_prep) F(gqa_attn) F(attn_merge) F(route) F(moe)         \
+            F(mla_prep) F(mla_q) F(mla_attn) F(mla_out) F(dsa_prep) F(dsa_topk)       \
+                F(mtp_in) F(gather_rows) F(chain) F(sample) F(commit) F(nll)
 #define F(name) extern const struct mc_op mc_cu_##name;
 MC_CU_OPS(F)
 #undef F

@@ -15,8 +15,7 @@
         return 0;                                                            \
     }
 
-/* vocab_mem of vocab.cuh, with room. */
-enum { VOCAB_SMEM = 4096, WARP_SUMS = 64 };
+enum { WARP_SUMS = 64 };
 
 const char *mc_cu_act_refuse(const struct mc_act *a)
 {
@@ -202,7 +201,8 @@ MC_CU_OP(gather_rows);
 
 /* ---- products ---------------------------------------------------------------------- */
 
-/* Four kernels a format: linear of one panel a block, of two; glu of few rows, of many. */
+/* Four kernels a format: linear of one panel a block, of two; glu of few rows, of many.
+ */
 struct family {
     enum mc_kernel_id one, two, glu, glu2;
 };
@@ -231,7 +231,7 @@ static const struct family *family_of(const struct mc_w *w, const struct mc_act 
     }
 }
 
-static const char *product_refuse(const struct mc_w *w, const struct mc_act *a)
+const char *mc_cu_product_refuse(const struct mc_w *w, const struct mc_act *a)
 {
     if (mc_cu_act_refuse(a))
         return mc_cu_act_refuse(a);
@@ -260,7 +260,7 @@ static int linear_need(const struct mc_linear_p *p, struct mc_need *n, const cha
     if (p->y_dt != MC_F32 && p->y_dt != MC_BF16)
         return mc_cu_refuse(why, "linear: the output is neither f32 nor bf16");
     for (int32_t i = 0; i < p->n_w; i++) {
-        const char *no = product_refuse(&p->w[i], &p->act);
+        const char *no = mc_cu_product_refuse(&p->w[i], &p->act);
 
         if (no)
             return mc_cu_refuse(why, no);
@@ -301,7 +301,7 @@ MC_CU_OP(linear);
 
 static int glu_need(const struct mc_glu_p *p, struct mc_need *n, const char **why)
 {
-    const char *no = product_refuse(&p->gate, &p->act);
+    const char *no = mc_cu_product_refuse(&p->gate, &p->act);
 
     if (!no)
         no = mc_cu_act_refuse(&p->out);
@@ -335,8 +335,8 @@ static const char *heads_refuse(const struct mc_kv *kv, int32_t h)
 {
     if (kv->hk < 1 || h < 1 || h % kv->hk != 0)
         return "attention: query heads are no multiple of kv heads";
-    if (kv->d != 32 && kv->d != 64 && kv->d != 128)
-        return "cuda: head dims are 32, 64 or 128";
+    if (kv->d != 32 && kv->d != 48 && kv->d != 64 && kv->d != 128)
+        return "cuda: head dims are 32, 48, 64 or 128";
     return pool_refuse(kv) ? pool_refuse(kv) : mc_kv_refuse(kv);
 }
 
@@ -374,10 +374,11 @@ static int gqa_attn_need(const struct mc_gqa_attn_p *p, struct mc_need *n,
 
 static int gqa_attn_run(struct mc_stream *s, const struct mc_gqa_attn_p *p)
 {
-    int32_t d = p->kv.d, group = p->h / p->kv.hk, at = d == 32 ? 0 : d == 64 ? 1 : 2;
+    int32_t d = p->kv.d, group = p->h / p->kv.hk;
+    int32_t at = d == 32 ? 0 : d == 48 ? 1 : d == 64 ? 2 : 3;
     struct mc_cu_gqa_attn k = {*p, group, group > 16 ? 1 : 16 / group, mc_cu_fault(s)};
     /* shape<D>::BYTES of attn.cuh */
-    uint32_t q = 32 * (uint32_t)(d % 64 ? d : d + 32);
+    uint32_t q = 32 * (uint32_t)((d + 31) / 64 * 64 + 32);
     uint32_t smem = q + 4 * 64 * ((uint32_t)d + 8) + 5 * 16 * 8 + 16 * 12;
     int64_t x = (int64_t)p->n_part * p->cap_decode + mc_cu_blocks(p->rows.cap, k.n_tok);
 
@@ -432,7 +433,7 @@ static int chain_need(const struct mc_chain_p *p, struct mc_need *n, const char 
 static int chain_run(struct mc_stream *s, const struct mc_chain_p *p)
 {
     return mc_cu_launch(s, MC_CU_k_chain,
-                        (struct mc_cu_grid){p->rows.cap_out, 1, VOCAB_SMEM}, p);
+                        (struct mc_cu_grid){p->rows.cap_out, 1, MC_CU_VOCAB_SMEM}, p);
 }
 MC_CU_OP(chain);
 
@@ -447,13 +448,14 @@ static int sample_need(const struct mc_sample_p *p, struct mc_need *n, const cha
 static int sample_run(struct mc_stream *s, const struct mc_sample_p *p)
 {
     return mc_cu_launch(s, MC_CU_k_sample,
-                        (struct mc_cu_grid){p->rows.cap_out, 1, VOCAB_SMEM}, p);
+                        (struct mc_cu_grid){p->rows.cap_out, 1, MC_CU_VOCAB_SMEM}, p);
 }
 MC_CU_OP(sample);
 
 ANY(nll)
 static int nll_run(struct mc_stream *s, const struct mc_nll_p *p)
 {
-    return mc_cu_launch(s, MC_CU_k_nll, (struct mc_cu_grid){p->cap, 1, VOCAB_SMEM}, p);
+    return mc_cu_launch(s, MC_CU_k_nll, (struct mc_cu_grid){p->cap, 1, MC_CU_VOCAB_SMEM},
+                        p);
 }
 MC_CU_OP(nll);

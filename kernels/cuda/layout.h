@@ -27,7 +27,8 @@ enum {
     MC_CU_PANEL = 16,
     MC_CU_TILE = 32,
     MC_CU_HEAD = 64,
-    MC_CU_CHUNK = 64 /* rows a pass */
+    MC_CU_CHUNK = 64, /* rows a pass */
+    MC_CU_FEW = 16 /* of an expert, when the step has no more than MC_CU_CHUNK */
 };
 
 struct mc_cu_head {
@@ -37,6 +38,9 @@ struct mc_cu_head {
     uint16_t zeros;    /* I4: w.zero holds zero points; else it is 8 */
     float global;      /* NVFP4: of all scales */
 };
+
+/* Tiles of a row; the last one's columns past k (bf16 alone has such) are zeros. */
+#define MC_CU_TILES(k) (((k) + MC_CU_TILE - 1) / MC_CU_TILE)
 
 /* Bytes of a tile of 32 columns of a panel. */
 #define MC_CU_TILE_BYTES(layout) \

@@ -1,4 +1,5 @@
-/* linear.cuh - products with a packed matrix for up to 64 rows at a time: linear and glu.
+/* linear.cuh - products with a packed matrix for up to 64 rows at a time: linear, glu,
+ * and the sums that moe.cuh and heads.cuh are made of.
  *
  * D[16 rows of W][8 tokens] = A (W) x B (tokens) by mma. A block of 8 warps takes one or
  * two panels, and its warps every eighth unit of columns; each warp's sums are folded in
@@ -31,7 +32,7 @@ MC_DEV panel mc_panel(const struct mc_w &w, int32_t i, int32_t tile_bytes)
 
     p.head = *static_cast<const struct mc_cu_head *>(w.q);
     p.q = static_cast<const uint8_t *>(w.q) + MC_CU_HEAD +
-          static_cast<int64_t>(i) * (w.k / MC_CU_TILE) * tile_bytes;
+          static_cast<int64_t>(i) * MC_CU_TILES(w.k) * tile_bytes;
     p.scale = static_cast<const uint8_t *>(w.scale);
     p.zero = static_cast<const uint8_t *>(w.zero);
     if (p.scale) { /* 16 rows a group; NVFP4's words of two tiles are 64 bytes of 64
@@ -197,15 +198,14 @@ struct fmt_w8a8 {
 
 /* ---- sums -------------------------------------------------------------------------- */
 
-/* A lane's eight activations of token n and tile columns c: zeros past the live rows. */
-template <class F>
-MC_DEV uint4 mc_tokens(const struct mc_act &x, int32_t n, int32_t live, int32_t c)
+/* A lane's eight activations of a row and the tile columns c; zeros for no row. */
+template <class F> MC_DEV uint4 mc_tokens(const struct mc_act &x, int32_t row, int32_t c)
 {
     const uint8_t *at = static_cast<const uint8_t *>(x.x) +
-                        (static_cast<int64_t>(n) * x.k + c + 8 * (mc_lane() % 4)) *
+                        (static_cast<int64_t>(row) * x.k + c + 8 * (mc_lane() % 4)) *
                             F::ACT_BYTES;
 
-    if (n >= live)
+    if (row < 0)
         return {0, 0, 0, 0};
     if (F::ACT_BYTES == 1) {
         uint2 v = mc_ld8(at);
@@ -215,10 +215,11 @@ MC_DEV uint4 mc_tokens(const struct mc_act &x, int32_t n, int32_t live, int32_t 
     return mc_ld16(at);
 }
 
-/* A tile's product with eight tokens, onto acc. */
+/* A tile's product with eight tokens, onto acc; row0, row1: of the two whose sums a lane
+ * holds. */
 template <class F>
 MC_DEV void mc_tile(float (&acc)[4], const ab &w, const uint4 &x, const pair &s,
-                    const struct mc_act &act, int32_t n, int32_t live, int32_t c)
+                    const struct mc_act &act, int32_t row0, int32_t row1, int32_t c)
 {
     if (!F::SCALED) {
         mc_mma_bf16(acc, w.a[0], {x.x, x.y});
@@ -228,11 +229,11 @@ MC_DEV void mc_tile(float (&acc)[4], const ab &w, const uint4 &x, const pair &s,
     float part[4] = {0, 0, 0, 0}, x0 = 1, x1 = 1;
 
     if (F::ACT_BYTES == 1) {
-        int32_t t = n + mc_lane() % 4 * 2, pitch = (act.k + 127) / 128;
+        int32_t pitch = (act.k + 127) / 128;
 
         mc_mma_e4m3(part, w.a[0], {x.x, x.y});
-        x0 = t < live ? act.s[static_cast<int64_t>(t) * pitch + c / 128] : 0;
-        x1 = t + 1 < live ? act.s[static_cast<int64_t>(t + 1) * pitch + c / 128] : 0;
+        x0 = row0 >= 0 ? act.s[static_cast<int64_t>(row0) * pitch + c / 128] : 0;
+        x1 = row1 >= 0 ? act.s[static_cast<int64_t>(row1) * pitch + c / 128] : 0;
     } else {
         mc_mma_bf16(part, w.a[0], {x.x, x.y});
         mc_mma_bf16(part, w.a[1], {x.z, x.w});
@@ -243,31 +244,34 @@ MC_DEV void mc_tile(float (&acc)[4], const ab &w, const uint4 &x, const pair &s,
     acc[3] = fmaf(part[3], s.hi * x1, acc[3]);
 }
 
-/* acc[panel][eight tokens][4] over this warp's columns, for tokens t0..t0+8*NT-1. */
-template <class F, int P, int NT>
+/* acc[panel][eight tokens][4] over a warp's part of `cols` columns: units at, at + of,
+ * ... row(m, i): the activation's row that is token 8m + i, -1: none; i is the lane's g,
+ * or (8-bit activations) the tokens of its sums. */
+template <class F, int P, int NT, typename Row>
 MC_DEV void mc_sums(float (&acc)[P][NT][4], const panel (&w)[P], const struct mc_act &x,
-                    int32_t t0, int32_t live)
+                    int32_t cols, int32_t at, int32_t of, Row row)
 {
     /* Units in flight, as registers allow. */
     constexpr int AHEAD = F::TILES * P * NT >= 16 ? 1 : F::TILES * P > 1 ? 2 : 4;
-    int32_t n = x.k / (MC_CU_TILE * F::TILES), g = mc_lane() / 4;
+    constexpr int UNIT = MC_CU_TILE * F::TILES;
+    int32_t n = (cols + UNIT - 1) / UNIT, g = mc_lane() / 4, t = mc_lane() % 4 * 2;
 
-    for (int32_t u0 = mc_warp(); u0 < n; u0 += AHEAD * N_WARP) {
+    for (int32_t u0 = at; u0 < n; u0 += AHEAD * of) {
         typename F::unit v[AHEAD][P];
 
 #pragma unroll
         for (int a = 0; a < AHEAD; a++)
 #pragma unroll
             for (int i = 0; i < P; i++)
-                if (u0 + a * N_WARP < n)
-                    v[a][i] = F::load(w[i], u0 + a * N_WARP);
+                if (u0 + a * of < n)
+                    v[a][i] = F::load(w[i], u0 + a * of);
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
-            if (u0 + a * N_WARP >= n)
+            if (u0 + a * of >= n)
                 break;
 #pragma unroll 1
             for (int i = 0; i < F::TILES; i++) {
-                int32_t c = ((u0 + a * N_WARP) * F::TILES + i) * MC_CU_TILE;
+                int32_t c = ((u0 + a * of) * F::TILES + i) * MC_CU_TILE;
                 ab q[P];
                 pair s[P];
 
@@ -278,20 +282,22 @@ MC_DEV void mc_sums(float (&acc)[P][NT][4], const panel (&w)[P], const struct mc
                 }
 #pragma unroll
                 for (int m = 0; m < NT; m++) {
-                    uint4 b = mc_tokens<F>(x, t0 + 8 * m + g, live, c);
+                    uint4 b = mc_tokens<F>(x, row(m, g), c);
 
 #pragma unroll
                     for (int j = 0; j < P; j++)
-                        mc_tile<F>(acc[j][m], q[j], b, s[j], x, t0 + 8 * m, live, c);
+                        mc_tile<F>(acc[j][m], q[j], b, s[j], x, row(m, t), row(m, t + 1),
+                                   c);
                 }
             }
         }
     }
 }
 
-/* Folds the warps' sums of one panel; out(row 0..15, token, sum) by one thread each. */
+/* Folds the sums of one panel over warps [first, first + n); out(row 0..15, token, sum)
+ * by one thread of theirs each. All warps of the block come here. */
 template <int NT, typename Out>
-MC_DEV void mc_fold_warps(const float (&acc)[NT][4], Out out)
+MC_DEV void mc_fold_warps(const float (&acc)[NT][4], int32_t first, int32_t n, Out out)
 {
     float *buf = mc_shared<float>();
     int32_t g = mc_lane() / 4, t = mc_lane() % 4 * 2;
@@ -304,15 +310,38 @@ MC_DEV void mc_fold_warps(const float (&acc)[NT][4], Out out)
         for (int i = 0; i < 4; i++)
             mine[(8 * m + t + i % 2) * ROW + g + i / 2 * 8] = acc[m][i];
     __syncthreads();
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < NT * 8 * 16;
-         i += N_WARP * WARP) {
-        const float *at = buf + i / 16 * ROW + i % 16;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x) - first * WARP; i < NT * 8 * 16;
+         i += n * WARP) {
+        const float *at = buf + first * NT * 8 * ROW + i / 16 * ROW + i % 16;
         float sum = at[0];
 
-        for (int32_t w = 1; w < N_WARP; w++)
+        for (int32_t w = 1; w < n; w++)
             sum += at[w * NT * 8 * ROW];
         out(i % 16, i / 16, sum);
     }
+}
+
+/* Warps that share a panel when K is short: as many as have a unit of columns, so that
+ * the sum's order is the one that all of them would give. */
+MC_DEV int32_t mc_warps_of(int32_t k, int32_t unit)
+{
+    int32_t n = (k + unit - 1) / unit;
+
+    return n > 4 ? 8 : n > 2 ? 4 : n;
+}
+
+/* The same of silu(first panel) * second, by all warps. */
+template <int NT, typename Out>
+MC_DEV void mc_fold_glu(const float (&acc)[2][NT][4], Out out)
+{
+    float *gate = mc_shared<float>() + N_WARP * NT * 8 * ROW;
+
+    mc_fold_warps<NT>(acc[0], 0, N_WARP, [&](int32_t r, int32_t t, float y) {
+        gate[t * 16 + r] = y / (1 + expf(-y)); /* until this very thread comes again */
+    });
+    mc_fold_warps<NT>(acc[1], 0, N_WARP, [&](int32_t r, int32_t t, float y) {
+        out(r, t, y * gate[t * 16 + r]);
+    });
 }
 
 /* ---- linear ------------------------------------------------------------------------ */
@@ -340,10 +369,12 @@ MC_DEV void mc_linear_block(const struct mc_linear_p &p, int32_t t0, int32_t liv
 #pragma unroll
     for (int j = 0; j < P; j++) /* an odd panel's partner is computed, not written */
         a[j] = mc_panel(w, at + j < n_panel ? at + j : at, MC_CU_TILE_BYTES(F::LAYOUT));
-    mc_sums<F, P, NT>(acc, a, p.act, t0, live);
+    mc_sums<F, P, NT>(acc, a, p.act, p.act.k, mc_warp(), N_WARP, [=](int m, int32_t i) {
+        return t0 + 8 * m + i < live ? t0 + 8 * m + i : -1;
+    });
 #pragma unroll
     for (int j = 0; j < P; j++)
-        mc_fold_warps<NT>(acc[j], [&](int32_t r, int32_t t, float y) {
+        mc_fold_warps<NT>(acc[j], 0, N_WARP, [&](int32_t r, int32_t t, float y) {
             int32_t n = (at + j) * 16 + r;
             int64_t to = static_cast<int64_t>(t0 + t) * p.pitch[i] + n;
 
@@ -383,19 +414,17 @@ MC_DEV void mc_glu_block(const struct mc_glu_p &p, int32_t t0, int32_t live)
     int32_t at = static_cast<int32_t>(blockIdx.x);
     panel a[2] = {mc_panel(p.gate, at, MC_CU_TILE_BYTES(F::LAYOUT)),
                   mc_panel(p.up, at, MC_CU_TILE_BYTES(F::LAYOUT))};
-    float acc[2][NT][4] = {}, *gate = mc_shared<float>() + N_WARP * NT * 8 * ROW;
+    float acc[2][NT][4] = {};
 
-    mc_sums<F, 2, NT>(acc, a, p.act, t0, live);
-    mc_fold_warps<NT>(acc[0], [&](int32_t r, int32_t t, float y) {
-        gate[t * 16 + r] = y / (1 + expf(-y)); /* until this very thread comes again */
+    mc_sums<F, 2, NT>(acc, a, p.act, p.act.k, mc_warp(), N_WARP, [=](int m, int32_t i) {
+        return t0 + 8 * m + i < live ? t0 + 8 * m + i : -1;
     });
-    mc_fold_warps<NT>(acc[1], [&](int32_t r, int32_t t, float y) {
+    mc_fold_glu<NT>(acc, [&](int32_t r, int32_t t, float y) {
         int32_t n = at * 16 + r;
         int64_t to = static_cast<int64_t>(t0 + t) * p.out.k + n;
 
         if (n >= p.out.k || t0 + t >= live)
             return;
-        y *= gate[t * 16 + r];
         if (p.out.layout == MC_A_BF16)
             static_cast<uint16_t *>(p.out.x)[to] = mc_bf16_of_f32(y);
         else /* its amax needs 128 columns: k_glu_quant makes it e4m3 */
@@ -403,7 +432,8 @@ MC_DEV void mc_glu_block(const struct mc_glu_p &p, int32_t t0, int32_t live)
     });
 }
 
-/* FEW: for capacities up to 16, so that the registers of wider sums do not cost blocks. */
+/* FEW: for capacities up to 16, so that the registers of wider sums do not cost blocks.
+ */
 template <class F, bool FEW> MC_DEV void mc_glu(const struct mc_glu_p &p)
 {
     int32_t live = *p.n_live, t0 = static_cast<int32_t>(blockIdx.y) * MC_CU_CHUNK;
@@ -420,22 +450,22 @@ template <class F, bool FEW> MC_DEV void mc_glu(const struct mc_glu_p &p)
         mc_glu_block<F, FEW ? 2 : 8>(p, t0, live);
 }
 
-#define MC_LINEARS(name, F)                                                                \
-    MC_KERNEL(k_linear_##name, struct mc_linear_p)                                         \
-    {                                                                                      \
-        mc_linear<F, 1>(p);                                                                \
-    }                                                                                      \
-    MC_KERNEL(k_linear2_##name, struct mc_linear_p)                                        \
-    {                                                                                      \
-        mc_linear<F, 2>(p);                                                                \
-    }                                                                                      \
-    MC_KERNEL(k_glu_##name, struct mc_glu_p)                                               \
-    {                                                                                      \
-        mc_glu<F, true>(p);                                                                \
-    }                                                                                      \
-    MC_KERNEL(k_glu2_##name, struct mc_glu_p)                                              \
-    {                                                                                      \
-        mc_glu<F, false>(p);                                                               \
+#define MC_LINEARS(name, F)                         \
+    MC_KERNEL(k_linear_##name, struct mc_linear_p)  \
+    {                                               \
+        mc_linear<F, 1>(p);                         \
+    }                                               \
+    MC_KERNEL(k_linear2_##name, struct mc_linear_p) \
+    {                                               \
+        mc_linear<F, 2>(p);                         \
+    }                                               \
+    MC_KERNEL(k_glu_##name, struct mc_glu_p)        \
+    {                                               \
+        mc_glu<F, true>(p);                         \
+    }                                               \
+    MC_KERNEL(k_glu2_##name, struct mc_glu_p)       \
+    {                                               \
+        mc_glu<F, false>(p);                        \
     }
 
 #endif

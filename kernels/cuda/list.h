@@ -8,10 +8,19 @@
     K(k_linear2_##f, 256, mc_linear_p)                                                 \
     K(k_glu_##f, 256, mc_glu_p)                                                        \
     K(k_glu2_##f, 256, mc_glu_p)
+#define MC_MOE_KERNELS(K, f)                                                           \
+    K(k_moe_glu_##f, 256, mc_moe_p)                                                    \
+    K(k_moe_glu2_##f, 256, mc_moe_p)                                                   \
+    K(k_moe_down_##f, 256, mc_moe_p)                                                   \
+    K(k_moe_down2_##f, 256, mc_moe_p)
 #define MC_ATTN_KERNELS(K, kv)                                                         \
     K(k_gqa_attn_##kv##_32, 128, mc_cu_gqa_attn)                                       \
+    K(k_gqa_attn_##kv##_48, 128, mc_cu_gqa_attn)                                       \
     K(k_gqa_attn_##kv##_64, 128, mc_cu_gqa_attn)                                       \
     K(k_gqa_attn_##kv##_128, 128, mc_cu_gqa_attn)
+#define MC_MLA_KERNELS(K, kv)                                                          \
+    K(k_mla_attn_##kv##_128_32, 256, mc_cu_mla_attn)                                   \
+    K(k_mla_attn_##kv##_512_64, 256, mc_cu_mla_attn)
 
 #define MC_KERNELS(K)                                                                  \
     K(k_page_init, 256, mc_cu_page_init)                                               \
@@ -34,8 +43,25 @@
     MC_LINEAR_KERNELS(K, i4)                                                           \
     MC_LINEAR_KERNELS(K, nvfp4)                                                        \
     MC_LINEAR_KERNELS(K, w8a8)                                                         \
+    K(k_route, 256, mc_route_p)                                                        \
+    K(k_route_lists, 256, mc_route_p)                                                  \
+    K(k_moe_sum, 256, mc_moe_p)                                                        \
+    MC_MOE_KERNELS(K, bf16)                                                            \
+    MC_MOE_KERNELS(K, e4m3)                                                            \
+    MC_MOE_KERNELS(K, i4)                                                              \
+    MC_MOE_KERNELS(K, nvfp4)                                                           \
     MC_ATTN_KERNELS(K, bf16)                                                           \
-    MC_ATTN_KERNELS(K, fp8)
+    MC_ATTN_KERNELS(K, fp8)                                                            \
+    K(k_mla_prep, 256, mc_mla_prep_p)                                                  \
+    K(k_mla_q, 256, mc_mla_q_p)                                                        \
+    K(k_mla_out, 256, mc_mla_out_p)                                                    \
+    MC_MLA_KERNELS(K, bf16)                                                            \
+    MC_MLA_KERNELS(K, plain)                                                           \
+    MC_MLA_KERNELS(K, 656)                                                             \
+    K(k_dsa_prep, 256, mc_dsa_prep_p)                                                  \
+    K(k_dsa_topk, 512, mc_cu_dsa_topk)                                                 \
+    K(k_dsa_merge, 512, mc_cu_dsa_topk)                                                \
+    K(k_mtp_in, 256, mc_mtp_in_p)
 
 enum { /* threads: MC_T_k_join ... */
 #define K(name, threads, params) MC_T_##name = threads,

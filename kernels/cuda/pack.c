@@ -90,7 +90,8 @@ static const char *scales_of(const struct mc_pack_p *p, struct form *f)
 
 static const char *form_of(const struct mc_pack_p *p, struct form *f)
 {
-    int32_t unit = p->w.layout == MC_W_I4 || p->w.layout == MC_W_NVFP4 ? 64 : 32, block;
+    int32_t unit = p->w.layout == MC_W_BF16 ? 16 : p->w.layout == MC_W_E4M3 ? 32 : 64;
+    int32_t block;
 
     memset(f, 0, sizeof *f);
     if (p->disk.fmt >= MC_N_DISK)
@@ -101,12 +102,13 @@ static const char *form_of(const struct mc_pack_p *p, struct form *f)
     if (p->w.layout != MC_W_BF16 && p->w.layout != mc_cu_run_of(NULL, p->disk.fmt))
         return "pack: another run layout than the format's";
     if (p->w.k % unit != 0)
-        return unit == 64 ? "cuda: 4-bit weights need columns in multiples of 64"
-                          : "cuda: weights need columns in multiples of 32";
+        return unit == 64   ? "cuda: 4-bit weights need columns in multiples of 64"
+               : unit == 32 ? "cuda: e4m3 weights need columns in multiples of 32"
+                            : "cuda: weights need columns in multiples of 16";
     block = disk_block(p->disk.fmt);
     if (p->k0 % block != 0 || p->w.k % block != 0)
         return "pack: a cut inside a quantised block";
-    f->q_panel = (size_t)(p->w.k / MC_CU_TILE) * MC_CU_TILE_BYTES(p->w.layout);
+    f->q_panel = (size_t)MC_CU_TILES(p->w.k) * MC_CU_TILE_BYTES(p->w.layout);
     return scales_of(p, f);
 }
 

@@ -30,4 +30,21 @@ struct mc_cu_gqa_attn {
     uint32_t *fault;
 };
 
+/* As gqa_attn, for the latents that all heads share. */
+struct mc_cu_mla_attn {
+    struct mc_mla_attn_p p;
+    int32_t n_tok; /* rows of a prefill tile: n_tok*h is at most 16, or 1 */
+    uint32_t *fault;
+};
+
+/* A row's context in segments of seg positions; n_part blocks take them in turn. Of more
+ * than one, [rows][n_part][topk] scores and positions are what they leave to the merge.
+ */
+struct mc_cu_dsa_topk {
+    struct mc_dsa_topk_p p;
+    int32_t seg, n_part;
+    float *score;
+    int32_t *pos;
+};
+
 #endif

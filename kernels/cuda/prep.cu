@@ -4,64 +4,24 @@
  * the row's query heads, its key heads, its value heads. Everything is f32 between the
  * bf16 that comes in and the one rounding that goes out.
  * Shared memory: f32 cos, sin [dim/2] each, then [8 warps][d]. */
-#include "kernels/cuda/dev.cuh"
+#include "kernels/cuda/head.cuh"
 #include "kernels/host/kv.h"
-#include "kernels/host/sincos.h"
 
 enum { N_WARP = 8 };
-
-MC_DEV void load_head(float *x, const uint16_t *from, int32_t d)
-{
-    for (int32_t i = mc_lane(); i < d; i += WARP)
-        x[i] = mc_f32_of_bf16(from[i]);
-}
-
-/* Each lane scales what it loaded. */
-MC_DEV void norm_head(float *x, const float *w, float eps, int32_t d)
-{
-    float sum = 0, r;
-
-    for (int32_t i = mc_lane(); i < d; i += WARP)
-        sum += x[i] * x[i];
-    r = 1 / sqrtf(mc_warp_sum(sum) / static_cast<float>(d) + eps);
-    for (int32_t i = mc_lane(); i < d; i += WARP)
-        x[i] = x[i] * r * w[i];
-}
-
-MC_DEV void rope_head(float *x, const struct mc_rope &rope, const float *cs)
-{
-    int32_t half = rope.dim / 2;
-
-    x += rope.off;
-    __syncwarp();
-    for (int32_t i = mc_lane(); i < half; i += WARP) {
-        int32_t a = rope.pair == MC_ROPE_HALVES ? i : 2 * i;
-        int32_t b = rope.pair == MC_ROPE_HALVES ? i + half : 2 * i + 1;
-        float c = cs[i], s = cs[half + i], xa = x[a], xb = x[b];
-
-        x[a] = xa * c - xb * s;
-        x[b] = xb * c + xa * s;
-    }
-    __syncwarp();
-}
 
 /* One head's d values into the page; v: 0 for K, 1 for V. */
 MC_DEV void kv_put(const struct mc_kv &kv, uint8_t *page, int v, int32_t g, int32_t pos,
                    const float *fixed, const float *x)
 {
     void *to = mc_kv_at(&kv, page, v, g, pos);
-    float scale = 0;
+    float scale;
 
     if (kv.layout == MC_KV_BF16) {
         for (int32_t i = mc_lane(); i < kv.d; i += WARP)
             static_cast<uint16_t *>(to)[i] = mc_bf16_of_f32(x[i]);
         return;
     }
-    for (int32_t i = mc_lane(); i < kv.d; i += WARP)
-        if (isnan(x[i]) || fabsf(x[i]) > scale)
-            scale = fabsf(x[i]);
-    scale = mc_warp_max(scale);
-    scale = fixed ? *fixed : scale / 448;
+    scale = fixed ? *fixed : mc_head_amax(x, kv.d) / 448;
     for (int32_t i = mc_lane(); i < kv.d; i += WARP)
         static_cast<uint8_t *>(to)[i] = scale == 0 ? 0 : mc_e4m3_of_f32(x[i] / scale);
     if (mc_lane() == 0)
@@ -80,13 +40,7 @@ MC_KERNEL(k_gqa_prep, struct mc_gqa_prep_p)
         return;
     slot = p.rows.slot[p.rows.row_seq[t]];
     pos = p.rows.pos[t];
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < half; i += N_WARP * WARP) {
-        float c, s;
-
-        mc_sincos(static_cast<float>(pos) * p.rope.inv_freq[i], &s, &c);
-        cs[i] = c * p.rope.mul;
-        cs[half + i] = s * p.rope.mul;
-    }
+    mc_rope_table(cs, p.rope, pos, N_WARP * WARP);
     __syncthreads();
     if (!p.slots[slot].bad)
         page = mc_kv_page(&kv, p.layer, slot, pos);
@@ -100,11 +54,11 @@ MC_KERNEL(k_gqa_prep, struct mc_gqa_prep_p)
         if (j >= p.h && !page)
             break;
         __syncwarp(); /* the head before has been read */
-        load_head(x, row, d);
+        mc_head_load(x, row, d);
         if (w && !v)
-            norm_head(x, w, p.eps, d);
+            mc_head_norm(x, w, p.eps, d);
         if (!v)
-            rope_head(x, p.rope, cs);
+            mc_head_rope(x, p.rope, cs);
         if (j >= p.h)
             kv_put(kv, page, v, g, pos, fixed ? fixed + p.layer : nullptr, x);
         else

@@ -1,5 +1,5 @@
-/* rows.cu - embed, join, quant, gather_rows: whole rows, a block of 8 warps each, a warp
- * 128 columns at a time. */
+/* rows.cu - embed, join, quant, gather_rows, mtp_in: whole rows, a block of 8 warps each,
+ * a warp 128 columns at a time. */
 #include "kernels/cuda/dev.cuh"
 #include "kernels/cuda/layout.h"
 
@@ -26,7 +26,7 @@ MC_DEV float scale_of(const struct mc_w &w, const struct mc_cu_head &h, int32_t 
 MC_DEV const uint8_t *tile_of(const struct mc_w &w, int32_t row, int32_t c, int32_t bytes)
 {
     return static_cast<const uint8_t *>(w.q) + MC_CU_HEAD +
-           (static_cast<int64_t>(row / 16) * (w.k / MC_CU_TILE) + c / MC_CU_TILE) * bytes;
+           (static_cast<int64_t>(row / 16) * MC_CU_TILES(w.k) + c / MC_CU_TILE) * bytes;
 }
 
 MC_DEV eight eight_bf16(const struct mc_w &w, int32_t row, int32_t c)
@@ -219,4 +219,50 @@ MC_KERNEL(k_gather_rows, struct mc_gather_rows_p)
         mc_st16(static_cast<uint16_t *>(p.out) + static_cast<int64_t>(r) * p.h + c,
                 mc_ld16(static_cast<const uint16_t *>(p.norm) +
                         static_cast<int64_t>(p.rows.out_row[r]) * p.h + c));
+}
+
+/* ---- mtp_in ------------------------------------------------------------------------ */
+
+/* 1 / rms of a row of bf16 */
+MC_DEV float row_rms(const uint16_t *x, int32_t n, float eps)
+{
+    float sum = 0;
+
+    for (int32_t c = 4 * static_cast<int32_t>(threadIdx.x); c < n;
+         c += 4 * N_WARP * WARP) {
+        mc_f4 a = mc_bf16_get4(x + c);
+
+        for (int i = 0; i < 4; i++)
+            sum += a.v[i] * a.v[i];
+    }
+    sum = mc_block_sum(sum, mc_shared<float>(), N_WARP);
+    return 1 / sqrtf(sum / static_cast<float>(n) + eps);
+}
+
+/* Two normed rows, one behind the other. */
+MC_KERNEL(k_mtp_in, struct mc_mtp_in_p)
+{
+    int32_t t = static_cast<int32_t>(blockIdx.x), l = 4 * mc_lane();
+    const uint16_t *x[2] = {
+        static_cast<const uint16_t *>(p.emb) + static_cast<int64_t>(t) * p.h,
+        static_cast<const uint16_t *>(p.hidden) + static_cast<int64_t>(t) * p.h};
+    float r0, r1;
+
+    if (t >= *p.n_live)
+        return;
+    r0 = row_rms(x[0], p.h, p.eps);
+    r1 = row_rms(x[1], p.h, p.eps);
+    for (int32_t c0 = 128 * mc_warp(); c0 < 2 * p.h; c0 += 128 * N_WARP) {
+        bool second = c0 + l >= p.h;
+        int32_t c = c0 + l - (second ? p.h : 0);
+        const float *w = second ? p.hnorm : p.enorm;
+        mc_f4 y = {};
+
+        if (c < p.h) {
+            y = mc_bf16_get4((second ? x[1] : x[0]) + c);
+            for (int i = 0; i < 4; i++)
+                y.v[i] = y.v[i] * (second ? r1 : r0) * w[c + i];
+        }
+        mc_act_put(p.act, t, c0, y);
+    }
 }

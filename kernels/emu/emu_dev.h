@@ -30,6 +30,8 @@
     }                                                 \
     static void name##_body(const params &p)
 
+#define MC_KERNEL_OF(name, params, blocks) MC_KERNEL(name, params)
+
 struct alignas(8) uint2 {
     uint32_t x, y;
 };

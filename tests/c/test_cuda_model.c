@@ -12,11 +12,7 @@
 
 static const double TIE = 0.15;
 
-enum {
-    PROMPTS = 3,
-    TOKENS = 12,
-    CHUNK = 24 /* rows of a step: emulated blocks are slow */
-};
+enum { PROMPTS = 3, CHUNK = 24 /* rows of a step: emulated blocks are slow */ };
 
 /* Under a sanitizer these take many minutes; the operations run there one by one. */
 static void slow(void)
@@ -27,49 +23,61 @@ static void slow(void)
 #endif
 }
 
-static void check(const char *model, const char *kv)
+/* What make check leaves to make check-emu. */
+static bool is_long(void)
 {
-    struct mc_engine *e = engine_open(&(struct mc_engine_opts){.model = model,
-                                                               .backend = "cuda",
-                                                               .kv = kv,
-                                                               .max_seqs = PROMPTS,
-                                                               .chunk = CHUNK,
-                                                               .max_context = 256},
-                                      NULL);
+    return getenv("LONG") != NULL;
+}
+
+static struct mc_engine *open_model(const char *model, const char *kv, int32_t chunk)
+{
+    return engine_open(&(struct mc_engine_opts){.model = model,
+                                                .backend = "cuda",
+                                                .kv = kv,
+                                                .max_seqs = PROMPTS,
+                                                .chunk = chunk,
+                                                .max_context = 256},
+                       NULL);
+}
+
+/* Prompts [from, from + n) of the golden file at once, so many tokens of each. */
+static void check_some(const char *model, const char *kv, int from, int n, int32_t tokens)
+{
+    struct mc_engine *e = open_model(model, kv, from < 3 ? CHUNK : 64);
     struct golden g[PROMPTS];
     struct got *got[PROMPTS];
     char path[200];
     int32_t same = 0;
 
     snprintf(path, sizeof path, "%s/golden/greedy.json", model);
-    for (int i = 0; i < PROMPTS; i++) {
+    for (int i = 0; i < n; i++) {
         struct mc_request r;
         struct mc_handle h;
         struct mc_err err = {0};
 
-        g[i] = golden_of(path, (size_t)i);
+        g[i] = golden_of(path, (size_t)(from + i));
         got[i] = got_new();
-        r = ask_for(g[i].prompt, g[i].n_prompt, g[i].n_ids < TOKENS ? g[i].n_ids : TOKENS,
+        r = ask_for(g[i].prompt, g[i].n_prompt, g[i].n_ids < tokens ? g[i].n_ids : tokens,
                     got[i]);
         assert_ok(mc_engine_submit(e, &r, &h, &err), err);
     }
-    for (int i = 0; i < PROMPTS; i++) {
-        int32_t k = 0, n;
+    for (int i = 0; i < n; i++) {
+        int32_t k = 0, have;
 
         got_wait(got[i], -1);
-        n = got[i]->n;
-        assert_true(n == TOKENS || n == g[i].n_ids);
-        while (k < n && got[i]->id[k] == g[i].ids[k])
+        have = got[i]->n;
+        assert_true(have == tokens || have == g[i].n_ids);
+        while (k < have && got[i]->id[k] == g[i].ids[k])
             k++;
-        if (k < n && g[i].gap[k] > TIE)
+        if (k < have && g[i].gap[k] > TIE)
             fail_msg("%s kv %s prompt %d: token %d is %d, want %d, whose gap is %.3f",
-                     model, kv, i, k, got[i]->id[k], g[i].ids[k], g[i].gap[k]);
+                     model, kv, from + i, k, got[i]->id[k], g[i].ids[k], g[i].gap[k]);
         same += k;
     }
-    print_message("%s kv %s: %d of %d tokens before a tie\n", model, kv, same,
-                  PROMPTS * TOKENS);
-    assert_true(same >= PROMPTS * TOKENS / 2);
-    for (int i = 0; i < PROMPTS; i++) {
+    print_message("%s kv %s prompts %d-%d: %d of %d tokens before a tie\n", model, kv,
+                  from, from + n - 1, same, n * tokens);
+    assert_true(same >= n * tokens / 2);
+    for (int i = 0; i < n; i++) {
         golden_free(&g[i]);
         got_free(got[i]);
     }
@@ -77,35 +85,75 @@ static void check(const char *model, const char *kv)
     mc_engine_close(e);
 }
 
+static void check(const char *model, const char *kv)
+{
+    check_some(model, kv, 0, PROMPTS, is_long() ? 24 : 8);
+}
+
+static void check_long(const char *model, const char *kv)
+{
+    if (is_long()) {
+        check(model, kv);
+        check_some(model, kv, 3, 1, 12);
+    }
+}
+
 static void cuda_model_gives_golden_tokens(void **state)
 {
     (void)state;
     slow();
     check("tests/models/tiny-llama", "bf16");
-    check("tests/models/tiny-llama", "fp8");
+    check_long("tests/models/tiny-llama", "fp8");
 }
 
 static void cuda_model_runs_every_weight_format(void **state)
 {
     (void)state;
     slow();
-    check("tests/models/tiny-llama-fp8", "bf16");
-    check("tests/models/tiny-llama-w4a16", "bf16");
-    check("tests/models/tiny-llama-nvfp4", "bf16");
+    check("tests/models/tiny-llama-fp8", "fp8");
+    check_long("tests/models/tiny-llama-w4a16", "bf16");
+    check_long("tests/models/tiny-llama-nvfp4", "bf16");
+}
+
+/* Experts, routed on the device; heads of 48 values. */
+static void cuda_model_of_experts_gives_golden_tokens(void **state)
+{
+    (void)state;
+    slow();
+    check("tests/models/tiny-qwen3-moe", "bf16");
+    check_long("tests/models/tiny-qwen3-moe", "fp8");
+}
+
+/* Latents in each layout, int4 experts beside a shared one. */
+static void cuda_model_of_latents_gives_golden_tokens(void **state)
+{
+    (void)state;
+    slow();
+    check("tests/models/tiny-kimi", "fp8-656");
+    check_long("tests/models/tiny-kimi", "bf16");
+    check_long("tests/models/tiny-kimi", "fp8-plain");
+}
+
+/* Positions chosen by an index of 64, e4m3 weights; prompt 3 has 130 tokens. */
+static void cuda_model_of_chosen_positions_gives_golden_tokens(void **state)
+{
+    (void)state;
+    slow();
+    check_some("tests/models/tiny-glm", "bf16", 3, 1, 4);
+    check_long("tests/models/tiny-glm", "bf16");
+    check_long("tests/models/tiny-glm", "fp8-656");
 }
 
 /* Greedy tokens of a prompt alone, and next to others that come and go. */
 static void cuda_model_streams_do_not_depend_on_the_batch(void **state)
 {
-    const struct mc_engine_opts o = {.backend = "cuda", .kv = "bf16", .max_seqs = 3,
-                                     .chunk = CHUNK, .max_context = 256};
     struct mc_engine *e;
     int32_t ids[3][100];
     struct got *alone, *got[3];
 
     (void)state;
     slow();
-    e = engine_open(&o, NULL);
+    e = open_model("tests/models/tiny-llama", "bf16", CHUNK);
     for (int i = 0; i < 3; i++)
         some_ids(ids[i], 100, 9 + (uint32_t)i);
     alone = run_one(e, ids[0], 70, 8);
@@ -133,6 +181,9 @@ static void cuda_model_streams_do_not_depend_on_the_batch(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cuda_model_gives_golden_tokens),
     cmocka_unit_test(cuda_model_runs_every_weight_format),
+    cmocka_unit_test(cuda_model_of_experts_gives_golden_tokens),
+    cmocka_unit_test(cuda_model_of_latents_gives_golden_tokens),
+    cmocka_unit_test(cuda_model_of_chosen_positions_gives_golden_tokens),
     cmocka_unit_test(cuda_model_streams_do_not_depend_on_the_batch),
 };
 
