@@ -132,16 +132,32 @@ static uint16_t bf16_of(float f)
     return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
-/* Packs head i of a stack from f32 values [n,k]. The backend's form of bf16 decides: the
- * oracle's is f32 and loses nothing. */
-static int pack_head(struct mc_loader *l, const char *name, float *x, int32_t n,
-                     int32_t k, int32_t i, struct mc_ws *out)
+/* The run layout of both stacks. Floats that are more than bf16 stay f32 where the backend
+ * has that; what a file quantises becomes bf16, and on the oracle, whose form of bf16 is
+ * f32, loses nothing. */
+static uint16_t latent_layout(const struct mc_backend *be, const struct mc_disk *d)
+{
+    int64_t n = (int64_t)d->n * d->k, i = 0;
+
+    for (; d->fmt == MC_D_F32 && i < n; i++) {
+        uint32_t u;
+
+        memcpy(&u, (const float *)d->q + i, sizeof u);
+        if (u & 0xFFFF)
+            break;
+    }
+    return be->run_of(be, d->fmt == MC_D_F32 && i < n ? MC_D_F32 : MC_D_BF16);
+}
+
+/* Packs head i of a stack from f32 values [n,k]. */
+static int pack_head(struct mc_loader *l, const char *name, uint16_t layout, float *x,
+                     int32_t n, int32_t k, int32_t i, struct mc_ws *out)
 {
     struct mc_backend *be = l->m->be;
-    bool exact = be->run_of(be, MC_D_BF16) == MC_W_F32;
+    bool exact = layout == MC_W_F32;
     struct mc_pack_p p = {
         .disk = {.fmt = exact ? MC_D_F32 : MC_D_BF16, .n = n, .k = k, .q = x},
-        .w = {.layout = be->run_of(be, MC_D_BF16), .dt = be->row_dt, .n = n, .k = k}};
+        .w = {.layout = layout, .dt = be->row_dt, .n = n, .k = k}};
     struct mc_need need = {0};
     int rc = mc_load_need(l, name, &p, &need);
 
@@ -168,6 +184,7 @@ int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t,
     struct mc_disk d;
     void *own = NULL;
     int rc = mc_load_find(l, t, 0, &d, &own);
+    uint16_t layout = rc == 0 ? latent_layout(l->m->be, &d) : 0;
 
     if (rc == 0 && (!x || !row))
         rc = mc_fail(l->err, MC_ENOMEM, "no memory for %s", t->name);
@@ -179,11 +196,11 @@ int mc_load_latent(struct mc_loader *l, const struct mc_tensor_spec *t,
             for (int32_t j = 0; j < k; j++)
                 x[(int64_t)j * nope + r] = row[j];
         }
-        rc = pack_head(l, t->name, x, k, nope, i, &y->w_uk);
+        rc = pack_head(l, t->name, layout, x, k, nope, i, &y->w_uk);
         for (int32_t r = 0; r < v && rc == 0; r++)
             mc_disk_row(&d, at + nope + r, 0, k, x + (int64_t)r * k);
         if (rc == 0)
-            rc = pack_head(l, t->name, x, v, k, i, &y->w_uv);
+            rc = pack_head(l, t->name, layout, x, v, k, i, &y->w_uv);
     }
     if (rc == 0)
         mc_ckpt_drop(l->c, d.q, mc_disk_bytes(d.fmt, d.n, d.k));

@@ -25,7 +25,7 @@ static const struct pre {
     {"llama3", .ignore_merges = true, .add_bos = true},
     {"llama-v3", .ignore_merges = true, .add_bos = true},
     {"glm4", .ignore_merges = true}, {"glm5", .ignore_merges = true},
-    {"qwen2", .nfc = true}, {"qwen35", .nfc = true},
+    {"qwen2", .nfc = true},
     {"kimi-k2", .ignore_merges = true, .chunked = true},
 };
 

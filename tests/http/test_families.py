@@ -152,6 +152,14 @@ def sparse_attention():
     return c, text, weights(text, 3), (1, 5, 19), dict(shards=2, drafts=True)
 
 
+def whole_floats():
+    """F32 everywhere, also in what is absorbed; one head, every layer sparse, a prime vocabulary."""
+    c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT | dict(
+        num_attention_heads=1, num_key_value_heads=1, first_k_dense_replace=0, n_group=1, topk_group=1,
+        q_lora_rank=16, norm_topk_prob=False, num_hidden_layers=2))
+    return c, c, weights(c, 15, "f32"), (1, 17), {}
+
+
 def wrapped_text():
     """Kimi's wrapper: a prefix, images to skip, int4 experts beside bf16."""
     text = base("kimi_k2", "DeepseekV3ForCausalLM", **LATENT | dict(
@@ -234,7 +242,7 @@ def awq():
     return four_bits("awq")
 
 
-CASES = [without_query_latent, blocks_cut_by_edges, sparse_attention, wrapped_text, shared_with_a_gate,
+CASES = [without_query_latent, blocks_cut_by_edges, whole_floats, sparse_attention, wrapped_text, shared_with_a_gate,
          every_other_layer, window_and_strangers, long_context_rope, formats_mixed, gptq, awq]
 
 
@@ -296,10 +304,23 @@ def compress(src, dst, recipe):
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def evaluate(path, backend, model=None):
+def evaluate(path, backend, model=None, *flags):
     run = subprocess.run([MASCON, "eval", model or path, "--golden", os.path.join(path, "golden"), "--backend",
-                          backend, "--kv", "f32"], capture_output=True, text=True, timeout=600)
+                          backend, "--kv", "f32", *flags], capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def on_ranks(path, config):
+    """All numbers of ranks up to three: what its heads allow, and a refusal that says so."""
+    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
+    for n in (2, 3):
+        if heads % n == 0 and (kv % n == 0 or n % kv == 0):
+            evaluate(path, "ref", None, "--ranks", str(n))
+            evaluate(path, "cpu", None, "--ranks", str(n))
+            continue
+        run = subprocess.run([MASCON, "eval", path, "--golden", os.path.join(path, "golden"), "--ranks", str(n)],
+                             capture_output=True, text=True, timeout=600)
+        assert run.returncode == 1 and "can't be shared so" in run.stderr, (n, run.stdout, run.stderr)
 
 
 # ---- what must be refused ----------------------------------------------------------------------
@@ -378,6 +399,7 @@ def main():
         golden(path, text, w, lengths, options.get("drafts", False), options.get("tolerance", NEAR))
         for backend in ("ref", "cpu"):
             test(f"families_{case.__name__}_on_{backend}", evaluate, path, backend)
+        test(f"families_{case.__name__}_on_ranks", on_ranks, path, text)
     for case, more in GGUFS:
         if not only or "gguf" in only:
             test(f"families_{case.__name__}_as_a_gguf", check_gguf, root, case, more)
