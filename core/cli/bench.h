@@ -9,6 +9,7 @@
 
 /* argv[0] is the kind's word. */
 int mc_bench_kv(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_bench_weights(int argc, char **argv, const struct mc_lua_half *lua);
 
 /* ---- report.c ---- */
 

@@ -21,8 +21,9 @@ enum { STACK_BYTES = 8 << 20 };
 const struct mc_cmd mc_cmds[] = {
     {"attach", "[--socket PATH] [-e EXPR] [FILE]", "a Lua REPL in a running server",
      mc_cmd_attach},
-    {"bench", "[run] MODEL | kv [MODEL...] [flags]",
-     "measure a model's speed; what an fp8 KV cache gains", mc_cmd_bench},
+    {"bench", "[run] MODEL | kv [MODEL...] | weights [MODEL] [flags]",
+     "measure a model's speed; what an fp8 KV cache and compressed weights gain",
+     mc_cmd_bench},
     {"chat", "MODEL [flags]", "talk with a model in this process", mc_cmd_chat},
     {"compress", "SRC DST --recipe NAME", "write a smaller checkpoint", mc_cmd_compress},
     {"config", "--dump [flags of serve]", "show the settings that serve would use",
