@@ -1,4 +1,4 @@
-/* bench.c - `mascon bench [run|kv|weights]`; run MODEL: speed of a model through the engine.
+/* bench.c - `mascon bench [run|kv|weights|lua]`; run MODEL: speed of a model in the engine.
  *
  * Prefill of 512 tokens, decode of 64 alone and of 16 and 64 sequences at once, each with
  * the weight bytes that its steps read and the share of the memory roof that this machine
@@ -146,7 +146,8 @@ static int bench_run(int argc, char **argv, const struct mc_lua_half *lua)
     int rc = mc_args_parse(&a, argc, argv, lua);
 
     if (rc < 0 && a.n_pos == 2 && strcmp(a.pos[0], "run") != 0) {
-        fprintf(stderr, "mascon: bench: '%.40s' is none of: run, kv, weights\n", a.pos[0]);
+        fprintf(stderr, "mascon: bench: '%.40s' is none of: run, kv, weights, lua\n",
+                a.pos[0]);
         rc = 2;
     }
     if (rc < 0 && a.n_pos == 1 && strcmp(a.pos[0], "run") == 0) {
@@ -175,7 +176,7 @@ int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua)
     static const struct {
         const char *word;
         mc_cmd_fn run;
-    } kinds[] = {{"kv", mc_bench_kv}, {"weights", mc_bench_weights}};
+    } kinds[] = {{"kv", mc_bench_kv}, {"weights", mc_bench_weights}, {"lua", mc_bench_lua}};
 
     for (size_t i = 0; argc > 1 && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(argv[1], kinds[i].word) == 0)

@@ -8,6 +8,7 @@
 #include "core/cli/cli.h"
 
 /* argv[0] is the kind's word. */
+int mc_bench_lua(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_bench_kv(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_bench_weights(int argc, char **argv, const struct mc_lua_half *lua);
 

@@ -34,6 +34,9 @@ struct mc_lua_half {
     int (*lone)(const char *path, struct mc_lone **out, struct mc_policy *policy,
                 struct mc_err *err);
     void (*lone_close)(struct mc_lone *s);
+    /* What scripts cost, number by number; see lua/host/bench.h. */
+    int (*bench)(void (*add)(void *ctx, const char *name, double value, const char *unit,
+                             const char *mark), void *ctx, struct mc_err *err);
     /* The i-th file that a policy directory starts with; its name there, NULL past the last.
      * Constant. */
     const char *(*starter)(int i, const char **text, size_t *n);

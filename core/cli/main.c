@@ -21,8 +21,8 @@ enum { STACK_BYTES = 8 << 20 };
 const struct mc_cmd mc_cmds[] = {
     {"attach", "[--socket PATH] [-e EXPR] [FILE]", "a Lua REPL in a running server",
      mc_cmd_attach},
-    {"bench", "[run] MODEL | kv [MODEL...] | weights [MODEL] [flags]",
-     "measure a model's speed; what an fp8 KV cache and compressed weights gain",
+    {"bench", "[run] MODEL | kv [MODEL...] | weights [MODEL] | lua [MODEL] [flags]",
+     "measure a model's speed; what an fp8 cache and compressed weights gain; what Lua costs",
      mc_cmd_bench},
     {"chat", "MODEL [flags]", "talk with a model in this process", mc_cmd_chat},
     {"compress", "SRC DST --recipe NAME", "write a smaller checkpoint", mc_cmd_compress},

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/base/log.h"
+#include "lua/host/bench.h"
 #include "lua/host/check.h"
 #include "lua/host/edge.h"
 #include "lua/host/embed.h"
@@ -178,6 +179,7 @@ const struct mc_lua_half mc_lua_half = {
     .test = mc_test_alone,
     .lone = lone_open,
     .lone_close = mc_lone_close,
+    .bench = mc_lua_bench,
     .starter = starter,
     .recipe = mc_lua_recipe,
     .render_open = mc_render_open,

@@ -1,7 +1,7 @@
 /* test_fuzz_script.c - step VMs under a script that does at random whatever a script can do
  * with what hooks are handed: Lua errors only, and a plan that holds.
  *
- * LONG=1 in the environment runs a hundred times as many; FUZZ_SEED=n begins there. */
+ * LONG=1 in the environment runs twenty times as many; FUZZ_SEED=n begins there. */
 #include "tests/c/test.h"
 
 #include <lauxlib.h>
@@ -14,7 +14,7 @@ enum { OPS = 2000, SEEDS = 12, ALLOCS = 60 };
 
 static int times(int n)
 {
-    return getenv("LONG") ? n * 100 : n;
+    return getenv("LONG") ? n * 20 : n;
 }
 
 static unsigned first_seed(void)
