@@ -13,13 +13,14 @@ struct query {
     struct span see;
 };
 
-/* Heights of tiles of queries, falling; four tokens or four vectors of d stand beside. */
+/* Heights of tiles of queries, falling; four tokens or four vectors of d stand beside. Of the
+ * sums over turned keys so many lanes run side by side as registers hold. */
 #if defined(__AVX512F__)
 #define QUERY_HEIGHTS(F) F(4) F(3) F(2) F(1)
-enum { TILE_Q = 4 };
+enum { TILE_Q = 4, LANES_Q = 4 };
 #else
 #define QUERY_HEIGHTS(F) F(2) F(1)
-enum { TILE_Q = 2 };
+enum { TILE_Q = 2, LANES_Q = 2 };
 #endif
 
 VEC vf kv_load(int layout, const void *p, int64_t at)
@@ -157,20 +158,22 @@ VEC void quad_sums(int N, const float *keys, int32_t d, const struct query *q, i
 {
     vf part[4][2][2];
     int32_t c;
-    int i, n, v;
+    int i, i0, n, v;
 
-    FLAT for (i = 0; i < 4; i++) {
+    FLAT for (i = 0; i < 4; i++)
         FLAT for (n = 0; n < N; n++)
             FLAT for (v = 0; v < 2; v++)
                 part[i][n][v] = vf_set(0);
-        FLAT for (c = 4 * quad + i; c < d; c += VN)
-            FLAT for (v = 0; v < 2; v++) {
-                vf key = vf_load(keys + c * MC_PAGE + v * VN);
+    FLAT for (i0 = 0; i0 < 4; i0 += LANES_Q)
+        for (c = 4 * quad + i0; c < d; c += VN)
+            FLAT for (i = i0; i < i0 + LANES_Q; i++)
+                FLAT for (v = 0; v < 2; v++) {
+                    vf key = vf_load(keys + (c + i - i0) * MC_PAGE + v * VN);
 
-                FLAT for (n = 0; n < N; n++)
-                    part[i][n][v] = vf_fma(vf_set(q[n].q[c]), key, part[i][n][v]);
-            }
-    }
+                    FLAT for (n = 0; n < N; n++)
+                        part[i][n][v] =
+                            vf_fma(vf_set(q[n].q[c + i - i0]), key, part[i][n][v]);
+                }
     FLAT for (n = 0; n < N; n++)
         FLAT for (v = 0; v < 2; v++)
             t[n][v] = vf_add(vf_add(part[0][n][v], part[2][n][v]),
@@ -202,16 +205,11 @@ VEC void turned_tile(int N, const float *keys, int32_t d, struct query *q, int32
     }
 }
 
-/* The same for 1 or 2; the usual head dims unroll whole. */
 static void turned_scores(int n, const float *keys, int32_t d, struct query *q, int32_t at0,
                           int32_t j0, int32_t j1)
 {
     if (n == 1)
         turned_tile(1, keys, d, q, at0, j0, j1);
-    else if (d == 64)
-        turned_tile(2, keys, 64, q, at0, j0, j1);
-    else if (d == 128)
-        turned_tile(2, keys, 128, q, at0, j0, j1);
     else
         turned_tile(2, keys, d, q, at0, j0, j1);
 }

@@ -117,14 +117,15 @@ static const uint8_t *panel_scales(const struct mc_w *w, int64_t panel)
 
 static void unpack_ints(int from, const uint8_t *q, int nb, uint8_t *out)
 {
-    int b, i, v;
+    int b, four, i, v;
 
     for (b = 0; b < nb; b++) {
         tile_ahead(from, q, b);
-        for (i = 0; i < BLOCK / 2; i++)
-            for (v = 0; v < PV; v++)
-                vi_store(out + (b * 16 + i) * 4 * PANEL + v * 4 * VN,
-                         tile_pair(from, q, b, i, v));
+        for (four = 0; four < BLOCK / 8; four++)
+            FLAT for (i = 0; i < 4; i++)
+                FLAT for (v = 0; v < PV; v++)
+                    vi_store(out + (b * 16 + four * 4 + i) * 4 * PANEL + v * 4 * VN,
+                             tile_pair(from, q, b, four, i, v));
     }
 }
 

@@ -43,16 +43,18 @@ struct tile_i {
     float *y; /* [R][16] */
 };
 
-/* Columns 2i and 2i+1 of block b as int16 pairs, vector v of the panel. */
-VEC vi tile_pair(int from, const uint8_t *q, int b, int i, int v)
+/* Pair i of the four from column 8*four of block b as int16, vector v of the panel. */
+VEC vi tile_pair(int from, const uint8_t *q, int b, int four, int i, int v)
 {
+    const int at = b * 16 + four * 4 + i;
+
     if (from == T_I4)
-        return vi_nibbles(vi_load(q + (b * 4 + i / 4) * 4 * PANEL + v * 4 * VN), i % 4);
+        return vi_nibbles(vi_load(q + (b * 4 + four) * 4 * PANEL + v * 4 * VN), i);
     if (from == T_N4)
-        return vi_e2m1(vi_load(q + (b * 4 + i / 4) * 4 * PANEL + v * 4 * VN), i % 4);
+        return vi_e2m1(vi_load(q + (b * 4 + four) * 4 * PANEL + v * 4 * VN), i);
     if (from == T_I8)
-        return vi_load_i8((const int8_t *)q + (b * 16 + i) * 2 * PANEL + v * 2 * VN);
-    return vi_load(q + (b * 16 + i) * 4 * PANEL + v * 4 * VN);
+        return vi_load_i8((const int8_t *)q + at * 2 * PANEL + v * 2 * VN);
+    return vi_load(q + at * 4 * PANEL + v * 4 * VN);
 }
 
 VEC void tile_ahead(int from, const uint8_t *q, int b)
@@ -92,28 +94,29 @@ VEC void tile_int(int from, int step, int min, int R, const struct tile_i *t)
     const int chains = R * PV >= 4 ? 1 : 4 / (R * PV);
     vf acc[TILE_R][PV];
     vi dot[DOTS][PV], w[PV], x;
-    int b, i, r, v, part;
+    int b, four, i, r, v, part;
 
     FLAT for (r = 0; r < R; r++)
         FLAT for (v = 0; v < PV; v++)
             acc[r][v] = vf_load(t->y + r * PANEL + v * VN);
     for (b = 0; b < t->n_block; b++) {
         tile_ahead(from, t->q, b);
-        FLAT for (part = 0; part < BLOCK / step; part++) {
+        for (part = 0; part < BLOCK / step; part++) {
             FLAT for (r = 0; r < chains * R; r++)
                 FLAT for (v = 0; v < PV; v++)
                     dot[r][v] = vi_zero();
-            FLAT for (i = part * step / 2; i < (part + 1) * step / 2; i++) {
-                FLAT for (v = 0; v < PV; v++)
-                    w[v] = tile_pair(from, t->q, b, i, v);
-                FLAT for (r = 0; r < R; r++) {
-                    vi *d = dot[i % chains * R + r];
-
-                    x = vi_set_pair(t->x + r * t->x_pitch + b * BLOCK + 2 * i);
+            for (four = part * step / 8; four < (part + 1) * step / 8; four++)
+                FLAT for (i = 0; i < 4; i++) {
                     FLAT for (v = 0; v < PV; v++)
-                        d[v] = vi_madd(d[v], w[v], x);
+                        w[v] = tile_pair(from, t->q, b, four, i, v);
+                    FLAT for (r = 0; r < R; r++) {
+                        vi *d = dot[i % chains * R + r];
+
+                        x = vi_set_pair(t->x + r * t->x_pitch + b * BLOCK + 8 * four + 2 * i);
+                        FLAT for (v = 0; v < PV; v++)
+                            d[v] = vi_madd(d[v], w[v], x);
+                    }
                 }
-            }
             FLAT for (r = R; r < chains * R; r++)
                 FLAT for (v = 0; v < PV; v++)
                     dot[r % R][v] = vi_add(dot[r % R][v], dot[r][v]);
