@@ -26,6 +26,8 @@ rule "assembly of the device in one file; of the host in two" \
 rule "files of at most 600 lines" \
     "$(git ls-files core kernels lua policies examples tests | grep -E '\.(c|h|cu|cuh|lua)$' |
        xargs wc -l | awk '$2 != "total" && $1 > 600 {print $2 " has " $1}')"
+rule "tracked files of at most 60 MiB in all" \
+    "$(git ls-files -z | xargs -0 cat | wc -c | awk '$1 > 60 * 1024 * 1024 {print $1 " bytes"}')"
 rule "a head comment in each C file" \
     "$(code | while read -r f; do head -c 2 "$f" | grep -q '^/\*' || echo "$f"; done)"
 rule "no notes to oneself in what lands" \

@@ -38,7 +38,7 @@ CHATS = [
     "Why is the sky blue?",
 ]
 STEPS = 64
-LOGIT_ROWS = 12
+LOGIT_ROWS = 6
 
 
 def main(gguf, out):
