@@ -213,11 +213,48 @@ VEC vf tile_column(int from, const uint8_t *q, int64_t c, int v)
     }
 }
 
+/* n columns from c on, into w [n][PV]. E4M3 is decoded two vectors at a time where there are
+ * two: decoding, not memory, is what its tiles of few rows wait for. */
+VEC void tile_columns(int from, int n, const uint8_t *q, int64_t c, vf *w)
+{
+    int i;
+
+    if (from == T_E4M3 && n * PV > 1)
+        FLAT for (i = 0; i < n * PV; i += 2)
+            vf_load2_e4m3_256(q + c * PANEL + i * VN, &w[i], &w[i + 1]);
+    else
+        FLAT for (i = 0; i < n * PV; i++)
+            w[i] = tile_column(from, q, c + i / PV, i % PV);
+}
+
+/* acc += n columns times their activations. */
+VEC void tile_step(int from, int R, int P, int n, const struct tile_f *t, int64_t c,
+                   vf acc[TILE_R][2][PV])
+{
+    const int bytes = PANEL * (from == T_F32 ? 4 : from == T_E4M3 ? 1 : 2); /* a column */
+    vf x, w[2][2 * PV];
+    int i, r, p, v;
+
+    FLAT for (p = 0; p < P; p++) {
+        const uint8_t *q = t->q + p * t->q_pitch;
+
+        __builtin_prefetch(q + c * bytes + AHEAD);
+        tile_columns(from, n, q, c, w[p]);
+    }
+    FLAT for (i = 0; i < n; i++)
+        FLAT for (r = 0; r < R; r++) {
+            x = vf_set(t->x[r * t->x_pitch + c + i]);
+            FLAT for (p = 0; p < P; p++)
+                FLAT for (v = 0; v < PV; v++)
+                    acc[r][p][v] = vf_fma(w[p][i * PV + v], x, acc[r][p][v]);
+        }
+}
+
 /* P panels side by side: few rows of one panel would wait for their own sums. */
 VEC void tile_float(int from, int R, int P, const struct tile_f *t)
 {
-    const int bytes = PANEL * (from == T_F32 ? 4 : from == T_E4M3 ? 1 : 2); /* a column */
-    vf acc[TILE_R][2][PV], x, w[2][PV];
+    const int n = from == T_E4M3 && PV == 1 ? 2 : 1; /* columns a step */
+    vf acc[TILE_R][2][PV];
     int c, r, p, v;
 
     FLAT for (p = 0; p < P; p++)
@@ -225,19 +262,10 @@ VEC void tile_float(int from, int R, int P, const struct tile_f *t)
             FLAT for (r = 0; r < R; r++)
                 acc[r][p][v] = t->scale ? vf_set(0)
                                         : vf_load(t->y + p * t->y_pitch + r * PANEL + v * VN);
-    for (c = 0; c < t->k; c++) {
-        FLAT for (p = 0; p < P; p++) {
-            __builtin_prefetch(t->q + p * t->q_pitch + c * bytes + AHEAD);
-            FLAT for (v = 0; v < PV; v++)
-                w[p][v] = tile_column(from, t->q + p * t->q_pitch, c, v);
-        }
-        FLAT for (r = 0; r < R; r++) {
-            x = vf_set(t->x[r * t->x_pitch + c]);
-            FLAT for (p = 0; p < P; p++)
-                FLAT for (v = 0; v < PV; v++)
-                    acc[r][p][v] = vf_fma(w[p][v], x, acc[r][p][v]);
-        }
-    }
+    for (c = 0; c + n <= t->k; c += n)
+        tile_step(from, R, P, n, t, c, acc);
+    if (c < t->k)
+        tile_step(from, R, P, 1, t, c, acc);
     FLAT for (p = 0; p < P; p++)
         FLAT for (v = 0; v < PV; v++)
             FLAT for (r = 0; r < R; r++) {

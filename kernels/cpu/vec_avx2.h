@@ -126,10 +126,18 @@ VEC vf vf_load_bf16(const uint16_t *p)
 }
 VEC vf vf_load_e4m3_256(const uint8_t *p)
 {
-    __m128i x = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)p));
+    __m128i x = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p));
 
-    x = _mm_srai_epi16(_mm_slli_epi16(x, 8), 1);
-    return _mm256_cvtph_ps(_mm_and_si128(x, _mm_set1_epi16((short)0xbf80)));
+    x = _mm_and_si128(_mm_slli_epi16(x, 7), _mm_set1_epi16((short)0xbf80));
+    return _mm256_cvtph_ps(x);
+}
+VEC void vf_load2_e4m3_256(const uint8_t *p, vf *a, vf *b)
+{
+    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+
+    x = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16((short)0xbf80));
+    *a = _mm256_cvtph_ps(_mm256_castsi256_si128(x));
+    *b = _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1));
 }
 VEC vf vf_load_e4m3(const uint8_t *p)
 {

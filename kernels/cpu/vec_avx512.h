@@ -116,10 +116,18 @@ VEC vf vf_load_bf16(const uint16_t *p)
 }
 VEC vf vf_load_e4m3_256(const uint8_t *p)
 {
-    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
 
-    x = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 1);
-    return _mm512_cvtph_ps(_mm256_and_si256(x, _mm256_set1_epi16((short)0xbf80)));
+    x = _mm256_and_si256(_mm256_slli_epi16(x, 7), _mm256_set1_epi16((short)0xbf80));
+    return _mm512_cvtph_ps(x);
+}
+VEC void vf_load2_e4m3_256(const uint8_t *p, vf *a, vf *b)
+{
+    __m512i x = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+
+    x = _mm512_and_si512(_mm512_slli_epi16(x, 7), _mm512_set1_epi16((short)0xbf80));
+    *a = _mm512_cvtph_ps(_mm512_castsi512_si256(x));
+    *b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1));
 }
 VEC vf vf_load_e4m3(const uint8_t *p)
 {

@@ -122,6 +122,11 @@ VEC vf vf_load_e4m3_256(const uint8_t *p) /* over 256, no NaNs among them */
 {
     return vf_load_e4m3(p) * 0x1p-8f;
 }
+VEC void vf_load2_e4m3_256(const uint8_t *p, vf *a, vf *b) /* 2 VN of them */
+{
+    *a = vf_load_e4m3_256(p);
+    *b = vf_load_e4m3_256(p + VN);
+}
 VEC vf vf_load_u8(const uint8_t *p) { return (vf){p[0], p[1], p[2], p[3]}; }
 VEC vf vf_load_i8(const int8_t *p) { return (vf){p[0], p[1], p[2], p[3]}; }
 VEC void vf_store_bf16(uint16_t *p, vf x) /* to nearest even, NaN stays */
