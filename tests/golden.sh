@@ -41,6 +41,10 @@ done
 # over 14,535 positions, KL 0.0035: eval --text tests/corpus/heldout.txt --kv fp8-plain
 # --against tests/models/tiny-glm --against-kv f32): fp8 there is fp8-656.
 one tests/models/tiny-kimi tests/models/tiny-kimi/golden --backend cpu --kv fp8-plain
+# Every chunk, and only long ones, by keys and values expanded from the latents.
+for n in 1 128; do
+    one tests/models/tiny-kimi tests/models/tiny-kimi/golden --backend cpu --kv bf16 --mla-expand $n
+done
 # Ranks that share a model: the oracle's exact tolerances, and every format cut.
 for r in 2 4; do
     one tests/models/tiny-llama tests/models/tiny-llama/golden --backend ref --kv f32 --ranks $r

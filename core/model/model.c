@@ -4,8 +4,10 @@
  * Always true after open: every tensor of tensors.h's list is there and has the shape
  * that the config says; body_bytes is what one pass reads of the layers' matrices.
  *
- * The checkpoint is read once, tensor by tensor: what was packed is dropped from the page
- * cache's mapping, so that resident memory is the packed weights and not both. */
+ * The checkpoint is read once, tensor by tensor: codes of matrices into staging, of which
+ * the rank's cut is packed. What is looked at in place (scales, vectors, latents) is
+ * dropped from the mapping afterwards, so that resident memory is the packed weights and
+ * not both. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,18 +97,51 @@ int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,
     return 0;
 }
 
+/* Reads the rank's rows to where they would lie in the whole matrix: of memory that is not
+ * touched only the addresses are used. A copy that is no file stays where it is. */
+static int stage_codes(struct mc_loader *l, struct mc_pack_p *p, void **own)
+{
+    uint64_t row = mc_disk_bytes(p->disk.fmt, 1, p->disk.k), all = row * (uint64_t)p->disk.n;
+    uint64_t at = row * (uint64_t)p->row0, n = row * (uint64_t)p->w.n;
+    const uint8_t *from = (const uint8_t *)p->disk.q + at;
+    uint8_t *stage;
+    int rc;
+
+    if (row == 0 || !mc_ckpt_is_file(l->c, from, n))
+        return 0;
+    if (all > MC_STAGE)
+        stage = *own = malloc(all);
+    else
+        stage = l->stage = l->stage ? l->stage : malloc(MC_STAGE);
+    if (!stage)
+        return mc_fail(l->err, MC_ENOMEM, "no memory to read a matrix of %llu bytes",
+                       (unsigned long long)all);
+    rc = mc_ckpt_read(l->c, from, n, stage + at, l->err);
+    /* Columns are cut by every rank from the same rows: the last one is done with them. */
+    if (rc == 0 && (p->w.k == p->disk.k || l->m->slice.rank == l->m->slice.n - 1))
+        mc_ckpt_forget(l->c, from, n);
+    p->disk.q = stage;
+    return rc;
+}
+
 int mc_load_pack(struct mc_loader *l, const char *name, const struct mc_pack_p *p)
 {
     struct mc_backend *be = l->m->be;
+    struct mc_pack_p staged = *p;
+    void *own = NULL;
     int rc;
 
     if (mc_comm_broken(be->peer.comm))
         return mc_fail(l->err, MC_ERANK, "another rank failed");
-    rc = be->op[MC_OP_pack]->run(l->s, p);
+    rc = stage_codes(l, &staged, &own);
+    if (rc == 0)
+        rc = be->op[MC_OP_pack]->run(l->s, &staged);
     if (rc == 0)
         rc = be->wait(l->s, be->mark(l->s));
+    free(own);
     if (rc < 0)
-        return mc_fail(l->err, rc, "packing %s failed", name);
+        return l->err && l->err->code == rc ? mc_err_while(l->err, "packing %s", name)
+                                            : mc_fail(l->err, rc, "packing %s failed", name);
     mc_ckpt_drop(l->c, p->disk.q, mc_disk_bytes(p->disk.fmt, p->disk.n, p->disk.k));
     l->m->weight_bytes += p->w.bytes;
     atomic_fetch_add(&l->m->n_packed, 1);
@@ -300,6 +335,7 @@ int mc_model_open(struct mc_backend *be, const struct mc_ckpt *c,
     if (rc == 0)
         rc = mc_load_scales(&l);
     be->stream_free(l.s);
+    free(l.stage);
     if (mc_ckpt_intact(c, err) < 0)
         rc = MC_EIO;
     if (rc < 0)

@@ -11,8 +11,10 @@ struct mc_loader {
     struct mc_model *m;
     const struct mc_ckpt *c;
     struct mc_stream *s;
+    void *stage; /* of MC_STAGE bytes, once anything was read: see model.c */
     struct mc_err *err;
 };
+enum { MC_STAGE = 64 << 20 }; /* longer matrices get memory of their own */
 
 /* Finds the matrix and checks that its shape is that of the spec. *own is to be freed when
  * d was packed; own NULL: only the form is wanted. */

@@ -16,7 +16,10 @@
 
 #include "core/weights/ckpt_int.h"
 
-enum { LIST_MAX = 8 }; /* GGUFs of a directory that an error names */
+enum {
+    LIST_MAX = 8,     /* GGUFs of a directory that an error names */
+    FILES_KEPT = 256, /* descriptors: a process may have 1024 */
+};
 
 bool mc_ckpt_name_ok(const char *name, size_t n)
 {
@@ -175,7 +178,10 @@ int mc_ckpt_map(struct mc_ckpt *c, int fd, int64_t size, const char *name,
     } else {
         mc_fail(err, rc, "no memory to open %s", name);
     }
-    close(fd);
+    if (rc == 0 && c->n_map <= FILES_KEPT)
+        c->map[c->n_map - 1].fd = fd;
+    else
+        close(fd);
     return rc;
 }
 

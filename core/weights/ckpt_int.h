@@ -16,6 +16,7 @@ struct mc_map {
     char *name; /* basename, for messages */
     const uint8_t *p;
     size_t n;
+    int fd; /* stays open for mc_ckpt_read; -1: of many files the later ones */
     struct mc_guard *guard;
 };
 

@@ -110,6 +110,7 @@ int mc_map_fd(int fd, int64_t size, const char *name, struct mc_map *out, struct
     void *p;
 
     memset(out, 0, sizeof *out);
+    out->fd = -1;
     out->name = strdup(name);
     if (!out->name)
         return mc_fail(err, MC_ENOMEM, "no memory to open %s", name);
@@ -129,6 +130,9 @@ void mc_map_close(struct mc_map *m)
     mc_guard_drop(m->guard);
     if (m->p)
         munmap((void *)m->p, m->n);
+    if (m->fd >= 0)
+        close(m->fd);
     free(m->name);
     memset(m, 0, sizeof *m);
+    m->fd = -1;
 }

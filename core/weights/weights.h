@@ -75,6 +75,16 @@ int mc_ckpt_vector(const struct mc_ckpt *c, const char *name, int32_t n, float *
  * pages among them leave memory, and come back from the file if they are read again. */
 void mc_ckpt_drop(const struct mc_ckpt *c, const void *p, size_t n);
 
+/* Whether the n bytes at p lie in one of the files, and not in a copy. */
+bool mc_ckpt_is_file(const struct mc_ckpt *c, const void *p, size_t n);
+/* The n bytes at p, which lie in a tensor's data, copied to out; from the file itself, not
+ * through the map. */
+int mc_ckpt_read(const struct mc_ckpt *c, const void *p, size_t n, void *out,
+                 struct mc_err *err);
+/* They were read for the last time: of a checkpoint over half of this machine's memory they
+ * leave the page cache too. */
+void mc_ckpt_forget(const struct mc_ckpt *c, const void *p, size_t n);
+
 /* HF: the parsed config.json / generation_config.json / tokenizer_config.json; NULL when the
  * file is absent. Borrowed. Duplicate keys were refused. A file that holds an integer beyond
  * 64 bits (tokenizer_config's model_max_length often does) has all its numbers as reals. */

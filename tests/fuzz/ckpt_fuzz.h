@@ -23,6 +23,7 @@ static inline struct mc_ckpt *ckpt_of(enum mc_ckpt_kind kind, const uint8_t *p, 
     c->map[0].name = strdup("fuzz");
     c->map[0].p = p;
     c->map[0].n = n;
+    c->map[0].fd = -1;
     return c;
 }
 
