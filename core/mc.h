@@ -136,6 +136,12 @@ int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_
 int mc_engine_set_weight(struct mc_engine *e, bool tenant, uint32_t id, double weight,
                          struct mc_err *err);
 
+/* Makes the KV pool of each rank smaller, or as large again as it was made: pages leave as
+ * they become free, running sequences give way. MC_EARG names the least that works, or the
+ * most. Any thread; resized waits until it is done, or so many seconds. */
+int mc_engine_set_kv(struct mc_engine *e, uint64_t bytes, struct mc_err *err);
+bool mc_engine_resized(struct mc_engine *e, double seconds);
+
 /* Asks for the end of a sequence: its sink gets CANCEL with this text, unless it ends
  * first. With why NULL its reader has all it wanted (a stop string) and it ends as a STOP.
  * A stale handle is not an error. */

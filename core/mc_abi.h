@@ -87,7 +87,8 @@ struct mc_step_view {
     int32_t tok_cap, row_cap, draft_cap;
     int32_t p_tokens; /* tokens a page */
     int32_t p_total, p_free, p_evict, p_pending;
-    int32_t p_reserve; /* that running rows take until each has a page of tokens more */
+    int32_t p_reserve; /* that running rows take until each has read its prompt or has a page of
+                          tokens more: what a start and a come-back should leave */
     int32_t p_host_free;
     int32_t fly_rows, fly_tokens;
     float fly_us; /* that what is enqueued will run for, by the estimate */

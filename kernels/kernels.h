@@ -76,6 +76,9 @@ struct mc_backend {
     void (*release)(struct mc_backend *b, void *p, size_t bytes);
     void *(*host_alloc)(struct mc_backend *b, size_t bytes); /* staging, zeroed */
     void (*host_release)(struct mc_backend *b, void *p, size_t bytes);
+    /* The bytes of device memory are not needed: what they are is undefined from now on, and
+     * the system may have the memory until they are written. NULL: it can't be given back. */
+    void (*discard)(struct mc_backend *b, void *p, size_t bytes);
     /* A blocking copy of host bytes to device memory, for boot. */
     int (*upload)(struct mc_backend *b, void *dst, const void *src, size_t bytes);
 

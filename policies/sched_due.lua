@@ -6,8 +6,8 @@
 -- arrival.
 
 local P = { api = 1, kind = "scheduler", why = { "others are due sooner", "no pages",
-  "the step must stay short" } }
-local SOONER, NO_PAGES, SHORT = 1, 2, 3
+  "the step must stay short", "another reads its prefix" } }
+local SOONER, NO_PAGES, SHORT, PREFIX = 1, 2, 3, 4
 local LEAST = 32 -- prompt tokens a step, whatever was promised: prompts must not starve
 
 -- Prompt tokens that still let everyone who was promised a rate have it, by what steps of
@@ -33,8 +33,9 @@ local function give_way(view)
 end
 
 function P.plan(view, plan)
-  local decoding, promised = 0, 0
+  local decoding, started, promised = 0, 0, 0
   for _, row in view:running("due") do
+    started = started + 1
     if plan:decode(row) then
       decoding = decoding + 1
       if row.slo_token > 0 and (promised == 0 or row.slo_token < promised) then
@@ -43,22 +44,24 @@ function P.plan(view, plan)
     end
   end
   local running, stuck = decoding, false
-  for _, row in view:paused("due") do
-    stuck = stuck or not plan:resume(row)
-    if not stuck then running = running + 1 end
+  for _, row in view:paused("due") do -- not into the pages that others wait for
+    local fits = started == 0 or row.p_step <= view.kv_free - view.p_reserve
+    stuck = stuck or not fits or not plan:resume(row)
+    if not stuck then running, started = running + 1, started + 1 end
   end
   local left, held = room(view, decoding, promised), nil
   for _, row in view:waiting(nil, "due") do
     local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens) - row.p_shared
     local fits = row.n_ctx > 0 or running == 0 or
       (not stuck and pages <= view.kv_free - view.p_reserve)
-    local n = not held and fits and left >= 1 and plan:prefill(row, left) or 0
+    local soon = running > 0 and row.n_hit_soon > row.n_hit -- another reads its prefix
+    local n = not held and not soon and fits and left >= 1 and plan:prefill(row, left) or 0
     left = left - n
     if n > 0 then
       running = running + 1
     else
-      held = held or (not fits and NO_PAGES or left < 1 and SHORT or SOONER)
-      if running > 0 then plan:hold(row, held) end
+      held = held or not soon and (not fits and NO_PAGES or left < 1 and SHORT or SOONER)
+      if running > 0 then plan:hold(row, held or PREFIX) end
     end
   end
   if running == 0 then give_way(view) end

@@ -4,8 +4,9 @@
 -- tokens of a lane of weight 1 while both have work. To use it: scheduler = "sched_fair" in
 -- init.lua.
 
-local P = { api = 1, kind = "scheduler", why = { "another's turn", "no pages" } }
-local TURN, NO_PAGES = 1, 2
+local P = { api = 1, kind = "scheduler", why = { "another's turn", "no pages",
+  "another reads its prefix" } }
+local TURN, NO_PAGES, PREFIX = 1, 2, 3
 
 -- Its whole prompt has pages, beside what those that run will take.
 local function fits(view, s)
@@ -27,11 +28,14 @@ local function give_way(view)
 end
 
 function P.plan(view, plan)
-  local ran, stuck, short = 0, false, false
-  for _, s in view:running() do ran = ran + (plan:decode(s) and 1 or 0) end
-  for _, s in view:paused() do
-    stuck = stuck or not plan:resume(s)
-    if not stuck then ran = ran + 1 end
+  local ran, started, stuck, short = 0, 0, false, false
+  for _, s in view:running() do
+    ran, started = ran + (plan:decode(s) and 1 or 0), started + 1
+  end
+  for _, s in view:paused() do -- not into the pages that others wait for
+    local room = started == 0 or s.p_step <= view.kv_free - view.p_reserve
+    stuck = stuck or not room or not plan:resume(s)
+    if not stuck then ran, started = ran + 1, started + 1 end
   end
   -- While something runs, who was preempted has the next pages, and who starts must fit.
   while view.tokens_left > 0 and (ran == 0 or not stuck) do
@@ -42,9 +46,13 @@ function P.plan(view, plan)
     end
     local s = best and view:head(best.id)
     if not s then break end
-    short = (ran > 0 and not fits(view, s)) or plan:prefill(s, 512) == 0
-    if short then break end
-    ran = ran + 1
+    if ran > 0 and s.n_hit_soon > s.n_hit then
+      plan:hold(s, PREFIX)
+    else
+      short = (ran > 0 and not fits(view, s)) or plan:prefill(s, 512) == 0
+      if short then break end
+      ran = ran + 1
+    end
   end
   if ran == 0 then give_way(view) end
   for _, s in view:waiting() do plan:hold(s, (stuck or short) and NO_PAGES or TURN) end

@@ -20,17 +20,20 @@ function P.init(opts)
 end
 
 function P.plan(view, plan)
-  local running, stuck = 0, false
+  local running, started, stuck = 0, 0, false
 
   -- One token for everyone who is generating.
   for _, row in view:running() do
+    started = started + 1
     if plan:decode(row) then running = running + 1 end
   end
 
-  -- Who was preempted comes back before anyone new starts, in order of arrival.
+  -- Who was preempted comes back before anyone new starts, in order of arrival; not into
+  -- the pages that others wait for, or it would soon be preempted again.
   for _, row in view:paused() do
-    stuck = stuck or not plan:resume(row)
-    if not stuck then running = running + 1 end
+    local fits = started == 0 or row.p_step <= view.kv_free - view.p_reserve
+    stuck = stuck or not fits or not plan:resume(row)
+    if not stuck then running, started = running + 1, started + 1 end
   end
 
   -- Then prompts, in order of arrival. Who has its prefix read by another waits for that:

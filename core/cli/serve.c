@@ -110,18 +110,20 @@ static void on_drain(void *self, double seconds)
     wake(s);
 }
 
-static int set_weights(struct serve *s, const struct mc_settings *c, struct mc_err *err)
+static int set_engines(struct serve *s, int id, const struct mc_settings *c, struct mc_err *err)
 {
     int rc = 0;
 
     if (!atomic_load(&s->server.ready))
         return mc_fail(err, MC_ELOADING, "the model is still loading");
+    if (id == MC_SETTING_kv_memory)
+        return mc_models_resize(&s->server, c, err);
     for (int i = 0; i < s->server.n_model && rc == 0; i++)
         rc = mc_serve_weights(c, s->server.model[i].engine, s->keys, err);
     return rc;
 }
 
-/* The live settings are read where they are used, but for the weights. */
+/* The live settings are read where they are used, but for what engines keep. */
 static int on_set(void *self, const char *key, const char *value, struct mc_err *err)
 {
     struct serve *s = self;
@@ -140,8 +142,9 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
     rc = mc_settings_set(&copy, id, value, MC_FROM_FLAG, key, err);
     if (rc == 0 && id == MC_SETTING_drain)
         s->set.drain = copy.drain;
-    else if (rc == 0 && (id == MC_SETTING_lane_weight || id == MC_SETTING_tenant_weight))
-        rc = set_weights(s, &copy, err);
+    else if (rc == 0 && (id == MC_SETTING_lane_weight || id == MC_SETTING_tenant_weight ||
+                         id == MC_SETTING_kv_memory))
+        rc = set_engines(s, id, &copy, err);
     else if (rc == 0)
         rc = mc_cli_logs(&copy, err);
     mc_settings_free(&copy);

@@ -19,6 +19,8 @@ int mc_models_name(struct mc_server *s, const struct mc_settings *set, const cha
 /* Their engines (not started), pumps and tokenisers; after a failure some are open. */
 int mc_models_open(struct mc_server *s, const struct mc_settings *set, const char *const *paths,
                    const struct mc_keys *keys, struct mc_err *err);
+/* Makes the running engines' KV pools as large as kv_memory says, and waits for it. */
+int mc_models_resize(struct mc_server *s, const struct mc_settings *set, struct mc_err *err);
 /* 0, or the code of one that has failed. Once all are open. */
 int mc_models_failed(const struct mc_server *s, struct mc_err *err);
 void mc_models_show(const struct mc_server *s); /* two lines each, to stdout */

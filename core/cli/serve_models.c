@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/log.h"
 #include "core/cli/cli.h"
 #include "core/cli/serve.h"
 
-enum { TOK_THREADS = 2 };
+enum { TOK_THREADS = 2, RESIZE_S = 10 };
 
 /* NAME=PATH, else the path's basename. */
 void mc_model_name(const char *arg, const char *given, char *name, size_t cap,
@@ -111,6 +112,25 @@ int mc_models_open(struct mc_server *s, const struct mc_settings *set, const cha
 
     for (int i = 0; i < s->n_model && rc == 0; i++)
         rc = open_one(&s->model[i], s->n_model, set, paths[i], keys, err);
+    return rc;
+}
+
+int mc_models_resize(struct mc_server *s, const struct mc_settings *set, struct mc_err *err)
+{
+    int rc = check_shares(s, set, err);
+
+    for (int i = 0; i < s->n_model && rc == 0; i++) {
+        int64_t bytes = 0;
+
+        rc = mc_settings_share(set, MC_SETTING_kv_memory, s->model[i].id, s->n_model, &bytes,
+                               err);
+        if (rc == 0)
+            rc = mc_engine_set_kv(s->model[i].engine, (uint64_t)bytes, err);
+    }
+    for (int i = 0; i < s->n_model && rc == 0; i++)
+        if (!mc_engine_resized(s->model[i].engine, RESIZE_S))
+            mc_warn("serve", "%s: the KV pool still shrinks: sequences hold its pages",
+                    s->model[i].id);
     return rc;
 }
 

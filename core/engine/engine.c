@@ -163,7 +163,7 @@ static int publish_oldest(struct mc_engine *e)
     mc_publish(e, s);
     e->n_published++;
     if (e->n_published == e->n_step) /* idle device: everything given back is settled */
-        mc_kv_settle(e->kv, mc_crew_mark(&e->crew));
+        mc_kv_settle(e->kv, UINT64_MAX);
     if (e->policy.ops->step_end)
         e->policy.ops->step_end(e->policy.self);
     pthread_mutex_unlock(&e->look);
@@ -192,7 +192,8 @@ static int turn(struct mc_engine *e, bool *idle)
         e->t_host = mc_now();
     take_inbox(e);
     if (e->n_step == e->n_published)
-        mc_kv_settle(e->kv, mc_crew_mark(&e->crew)); /* of who ended while nothing ran */
+        mc_kv_settle(e->kv, UINT64_MAX); /* of who ended while nothing ran */
+    mc_resize_turn(e);
     while (rc == 0 && more && e->n_step - e->n_published < (uint64_t)e->depth) {
         more = mc_plan_next(e);
         if (more)
@@ -315,9 +316,9 @@ void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)
     out->p_host = e->swap.n;
     out->p_host_free = e->swap.n_free;
     out->swap_bytes_us = (double)e->swap.bytes_us;
-    out->max_context = e->o.max_context;
+    out->kv_tokens = atomic_load(&e->p_goal) * MC_PAGE;
+    out->max_context = mc_seq_context(e);
     out->max_seqs = e->n_slot;
-    out->kv_tokens = e->pool.n_page * MC_PAGE;
     out->generation =
         e->policy.ops->generation ? e->policy.ops->generation(e->policy.self) : 0;
     out->steps = (double)e->n_published;

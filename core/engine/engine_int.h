@@ -5,6 +5,7 @@
  *   submit.c   requests and cancels on their way in
  *   seq.c      a sequence's life: admission, ends, pages and slot given back
  *   prefix.c   what of a context is in pages already: the cache, a fork's parent
+ *   resize.c   a pool made smaller while it serves
  *   swap.c     pages that move with a step: to host memory and back, copies for forks
  *   view.c     the block that a policy sees
  *   plan.c     a plan checked, trimmed and turned into rows
@@ -173,6 +174,7 @@ struct mc_engine {
     double t_met;                 /* when the ranks last did a step */
     struct mc_pages *kv;
     struct mc_swap swap;
+    atomic_int p_goal; /* pages that the pool shall have */
     int32_t pitch, max_delta, max_init;
     struct mc_policy policy;
 
@@ -183,6 +185,7 @@ struct mc_engine {
     int32_t *slot_free, n_slot_free;
     struct mc_step step[MC_DEPTH];
     uint64_t n_plan, n_step, n_published; /* plans made; steps enqueued, published */
+    bool planning;
     int depth;
     struct mc_party_state lane[MC_N_LANE], tenant[MC_N_TENANT];
     struct mc_step_view *view; /* the block */
@@ -246,6 +249,8 @@ void mc_seq_end(struct mc_engine *e, struct mc_seq *q, enum mc_finish how,
 /* May it be planned in this step? */
 bool mc_seq_can_run(const struct mc_engine *e, const struct mc_seq *q);
 int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q);
+/* Tokens that a sequence may hold, as large as the pool is to be now. */
+int32_t mc_seq_context(const struct mc_engine *e);
 
 /* prefix.c */
 struct mc_found {
@@ -275,6 +280,10 @@ bool mc_moves_any(const struct mc_moves *m);
 double mc_moves_bytes(const struct mc_engine *e, const struct mc_moves *m);
 void mc_moves_reset(struct mc_moves *m);
 int mc_moves_put(struct mc_engine *e, int32_t rank, const struct mc_moves *m);
+
+/* resize.c */
+int32_t mc_resize_over(const struct mc_engine *e); /* pages still to go */
+void mc_resize_turn(struct mc_engine *e);
 
 /* view.c */
 size_t mc_view_cap(const struct mc_engine *e);

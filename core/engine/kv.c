@@ -14,7 +14,7 @@
 
 enum { NONE = -1 };
 
-enum page_state { FREE, HELD, CACHED, PENDING };
+enum page_state { FREE, HELD, CACHED, PENDING, RETIRED };
 
 struct page {
     enum page_state state;
@@ -34,7 +34,7 @@ struct mc_pages {
     int32_t n, n_held, n_shared;
     struct page *page;
     int32_t *refs; /* [n]: who asks asks for many */
-    struct list free, cached, pending;
+    struct list free, cached, pending, retired;
     int32_t *table; /* page index or NONE */
     uint32_t mask;
     uint32_t next_tag;
@@ -102,7 +102,7 @@ struct mc_pages *mc_kv_new(int32_t n_page)
         return NULL;
     }
     memset(kv->table, 0xFF, cap * sizeof *kv->table);
-    kv->free = kv->cached = kv->pending = (struct list){NONE, NONE, 0};
+    kv->free = kv->cached = kv->pending = kv->retired = (struct list){NONE, NONE, 0};
     for (int32_t i = 0; i < n_page; i++)
         append(kv, &kv->free, i);
     return kv;
@@ -120,7 +120,7 @@ void mc_kv_free(struct mc_pages *kv)
 
 int32_t mc_kv_total(const struct mc_pages *kv)
 {
-    return kv->n;
+    return kv->n - kv->retired.n;
 }
 
 int32_t mc_kv_n_free(const struct mc_pages *kv)
@@ -262,6 +262,30 @@ int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag)
     kv->next_tag += kv->next_tag == UINT32_MAX ? 2 : 1; /* 0 is a page never taken */
     p->tag = *tag = kv->next_tag;
     return i;
+}
+
+int32_t mc_kv_retire(struct mc_pages *kv)
+{
+    struct list *from = kv->free.n ? &kv->free : &kv->cached;
+    int32_t i = from == &kv->free ? from->last : from->first;
+
+    if (i == NONE)
+        return -1;
+    unlink_page(kv, from, i);
+    if (kv->page[i].found)
+        table_remove(kv, i);
+    kv->page[i].state = RETIRED;
+    append(kv, &kv->retired, i);
+    return i;
+}
+
+void mc_kv_restore(struct mc_pages *kv, int32_t n)
+{
+    for (int32_t i = kv->retired.last; n > 0 && i != NONE; i = kv->retired.last, n--) {
+        unlink_page(kv, &kv->retired, i);
+        kv->page[i].state = FREE;
+        append(kv, &kv->free, i);
+    }
 }
 
 uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page)

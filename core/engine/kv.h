@@ -9,6 +9,7 @@
  *  3. A full page is findable by the hash of all ids up to its end and of the salt; its
  *     own ids are compared on a hit, so that a collision is a miss. A page that is not
  *     full is never shared.
+ *     Pages out of use (retired) are in neither count.
  *  4. Taking a page stamps a new tag: whoever held it before no longer matches.
  * OWNS the counts, not the memory of the pages. THREAD: the engine's. */
 #ifndef MC_ENGINE_KV_H
@@ -44,6 +45,10 @@ void mc_kv_ref(struct mc_pages *kv, int32_t page);
 int32_t mc_kv_refs(const struct mc_pages *kv, int32_t page); /* 0: nobody holds it */
 /* Pages that more than one holds. */
 int32_t mc_kv_n_shared(const struct mc_pages *kv);
+/* Takes a page out of use: a free one, else the least recently used cached one. Which, or -1:
+ * there is none. */
+int32_t mc_kv_retire(struct mc_pages *kv);
+void mc_kv_restore(struct mc_pages *kv, int32_t n); /* puts n of them back, at most all */
 /* Tickets up to `done` have passed. */
 void mc_kv_settle(struct mc_pages *kv, uint64_t done);
 

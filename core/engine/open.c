@@ -112,6 +112,7 @@ static void set_limits(struct mc_engine *e)
 static int open_tables(struct mc_engine *e, struct mc_err *err)
 {
     e->kv = mc_kv_new(e->pool.n_page);
+    atomic_store(&e->p_goal, e->pool.n_page);
     e->seqs = calloc((size_t)e->n_seqs, sizeof *e->seqs);
     e->live = calloc((size_t)e->n_seqs, sizeof *e->live);
     e->live_gen = calloc((size_t)e->n_seqs, sizeof *e->live_gen);

@@ -236,7 +236,7 @@ static void apply_all(struct mc_engine *e, struct mc_step *s)
 static int32_t pages_short(const struct mc_engine *e)
 {
     const struct mc_step_view *v = e->view;
-    int32_t need = 0;
+    int32_t need = mc_resize_over(e);
 
     for (int32_t i = 0; i < v->n_row; i++)
         if (mc_view_row(v, i)->state == MC_STATE_DECODE)
@@ -337,12 +337,14 @@ int mc_plan_next(struct mc_engine *e)
     if (e->view->n_row == 0)
         return 0;
     mc_step_begin(e, s);
+    e->planning = true;
     make_room(e, s);
     if (e->rec)
         mc_trace_view(e);
     ask(e, ask_plan, 0);
     mc_view_read_back(e);
     apply_all(e, s);
+    e->planning = false;
     mc_life_step(e, s);
     look_for_starved(e);
     mc_observe(e, MC_H_plan_seconds, mc_now() - t0);

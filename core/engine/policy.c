@@ -47,12 +47,18 @@ static bool run(struct mc_plan *p, const struct mc_row *r, int32_t n, int32_t pa
     return true;
 }
 
-/* Decodes and resumes what it can; how many rows run, and whether any stayed paused. */
+/* Decodes and resumes what it can; how many rows run, and whether any stayed paused. One
+ * comes back beside others only when those have room to go on: else it would take the pages
+ * that they wait for, be preempted for them, and come back again for ever. */
 static void run_started(const struct mc_step_view *v, struct mc_plan *p, int32_t *running,
                         bool *stuck)
 {
+    int32_t started = 0;
+
     *running = 0;
     *stuck = false;
+    for (int32_t i = 0; i < v->n_row; i++)
+        started += mc_row_runs(mc_view_row(v, i));
     for (int32_t i = 0; i < v->n_row && p->row_left > 0 && p->tok_left > 0; i++) {
         const struct mc_row *r = mc_view_row(v, i);
 
@@ -64,7 +70,8 @@ static void run_started(const struct mc_step_view *v, struct mc_plan *p, int32_t
 
         if (r->state != MC_STATE_PAUSED)
             continue;
-        if (*stuck || p->row_left <= 0 || r->p_step > p->page_left ||
+        if (*stuck || p->row_left <= 0 ||
+            r->p_step > p->page_left - (started > 0 ? v->p_reserve : 0) ||
             !add(p, r, MC_BACK, WHY_NONE)) {
             *stuck = true;
             continue;
@@ -72,6 +79,7 @@ static void run_started(const struct mc_step_view *v, struct mc_plan *p, int32_t
         p->row_left--;
         p->page_left -= r->p_step;
         ++*running;
+        started++;
     }
 }
 

@@ -93,7 +93,8 @@ static inline int32_t mc_view_ordered(const struct mc_step_view *v, int32_t orde
 /* Fills the orders of a block whose rows (in order of arrival) and lanes are there; each
  * row's lane is one of them. */
 void mc_view_sort(struct mc_step_view *v);
-/* Pages that the rows that decode take until each has made a page of tokens more, or ends. */
+/* Pages that running rows take until each has read its prompt and, if it decodes, made a page
+ * of tokens more or ended. */
 int32_t mc_view_reserve(const struct mc_step_view *v);
 
 /* Starvation, in service and in simulation: a sequence that could run got nothing for so

@@ -17,12 +17,19 @@ struct mc_seq *mc_seq_get(struct mc_engine *e, struct mc_handle h)
     return e->live_gen[h.seq - 1] == h.gen ? &e->seqs[h.seq - 1] : NULL;
 }
 
+int32_t mc_seq_context(const struct mc_engine *e)
+{
+    int32_t holds = atomic_load(&e->p_goal) * MC_PAGE;
+
+    return holds < e->o.max_context ? holds : e->o.max_context;
+}
+
 /* ---- from a request ---------------------------------------------------------------- */
 
 static int check_ids(const struct mc_engine *e, const struct mc_request *r,
                      struct mc_err *err)
 {
-    int32_t room = e->o.max_context;
+    int32_t room = mc_seq_context(e);
 
     if (r->n_ids < 1)
         return mc_fail_param(err, MC_EARG, "prompt", "the prompt has no tokens");
@@ -109,7 +116,7 @@ static int check_want(const struct mc_request *r, struct mc_err *err)
 static void copy_request(const struct mc_engine *e, struct mc_seq *q,
                          const struct mc_request *r)
 {
-    int32_t room = e->o.max_context - r->n_ids;
+    int32_t room = mc_seq_context(e) - r->n_ids;
 
     memcpy(q->ids, r->ids, (size_t)r->n_ids * sizeof *q->ids);
     q->n_ids = q->n_prompt = r->n_ids;
@@ -204,10 +211,11 @@ int mc_seq_append(struct mc_seq *q, int32_t id)
 
 /* ---- pages -------------------------------------------------------------------------- */
 
-/* The last page first: of a cached chain the head is the most useful. */
+/* The last page first: of a cached chain the head is the most useful. The step that is being
+ * planned may still read them (swap.c), and its ticket is beyond all that is enqueued. */
 void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q)
 {
-    uint64_t ticket = mc_crew_mark(&e->crew);
+    uint64_t ticket = mc_crew_mark(&e->crew) + (e->planning ? 1 : 0);
 
     while (q->n_page > 0)
         mc_kv_give(e->kv, q->page[--q->n_page], ticket);

@@ -85,10 +85,13 @@ int32_t mc_view_reserve(const struct mc_step_view *v)
     for (int32_t i = 0; i < v->n_row; i++) {
         const struct mc_row *r = mc_view_row(v, i);
         int32_t more = r->n_max - r->n_gen;
-        int32_t end = r->n_ctx + (more < v->p_tokens ? more : v->p_tokens);
+        int32_t end = r->state == MC_STATE_PREFILL
+                          ? r->n_ctx + r->n_left + (more > 0)
+                          : r->n_ctx + (more < v->p_tokens ? more : v->p_tokens);
+        int32_t take = (end + v->p_tokens - 1) / v->p_tokens - r->p_held;
 
-        if (r->state == MC_STATE_DECODE)
-            pages += (end + v->p_tokens - 1) / v->p_tokens - r->p_held;
+        if (mc_row_runs(r) && take > 0)
+            pages += take;
     }
     return pages;
 }

@@ -315,8 +315,15 @@ static int v_drain(struct mc_server *s, const json_t *args, json_t **out, struct
 static int v_set(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     const char *key = text_arg(args, 0), *value = text_arg(args, 1);
+    const char *eq = key && !value ? strchr(key, '=') : NULL;
+    char name[64];
     int rc;
 
+    if (eq) { /* `set drain=5` */
+        snprintf(name, sizeof name, "%.*s", (int)(eq - key), key);
+        key = name;
+        value = eq + 1;
+    }
     if (!key || !value)
         return mc_fail(err, MC_EARG, "set takes a setting and its value");
     if (!s->set)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { MAP_FROM = 1 << 20 }; /* smaller pieces come from the heap */
 
@@ -40,6 +41,18 @@ static void host_release(struct mc_backend *b, void *p, size_t bytes)
         free(p);
     else
         munmap(p, bytes);
+}
+
+/* Whole pages of the system's that lie in it; the rest stays. */
+static void discard(struct mc_backend *b, void *p, size_t bytes)
+{
+    uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p, to = from + bytes;
+
+    (void)b;
+    from = (from + unit - 1) / unit * unit;
+    to = to / unit * unit;
+    if (from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
 static int upload(struct mc_backend *b, void *dst, const void *src, size_t bytes)
@@ -82,6 +95,7 @@ void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_o
     b->row_dt = MC_F32;
     b->alloc = b->host_alloc = host_alloc;
     b->release = b->host_release = host_release;
+    b->discard = discard;
     b->upload = upload;
     b->stream_new = stream_new;
     b->stream_free = mc_stream_free;

@@ -25,7 +25,7 @@ static void look(struct watch *w, const struct mc_step_view *v)
         w->us_base = v->decode.us_base;
     if (v->fly_us > w->fly_us)
         w->fly_us = v->fly_us;
-    if (a->state == MC_STATE_DECODE && !(b && b->state == MC_STATE_DECODE)) {
+    if (a->state == MC_STATE_DECODE && !(b && b->state != MC_STATE_WAITING)) {
         int32_t more = a->n_max - a->n_gen;
         int32_t end = a->n_ctx + (more < v->p_tokens ? more : v->p_tokens);
 

@@ -120,6 +120,10 @@ def verbs_are_words():
         assert verb(s, "set", "drain", "7")[0] == 0
         assert "restart" in verb(s, "set", "port", "7")[2] or verb(s, "set", "port", "7")[0] == 1
         assert "drain" in verb(s, "set", "drian", "7")[2]
+        assert "needs 2" in verb(s, "set", "kv_memory=1")[2]
+        assert verb(s, "set", "kv_memory=4M")[0] == 0
+        page = 4 * 2 * 2 * 64 * 32 * 2  # tiny-llama, bf16
+        assert json.loads(verb(s, "kv", "--json")[1])["total"] == (4 << 20) // page
         assert json.loads(verb(s, "kv", "--json")[1])["page_tokens"] == 64
         assert json.loads(verb(s, "policy", "list", "--json")[1])["generations"]
         assert verb(s, "reload")[0] == 0
