@@ -18,7 +18,7 @@
     MC_OP(dsa_merge) MC_OP(route) MC_OP(moe) MC_OP(all_gather) MC_OP(all_to_all) \
     MC_OP(gather_rows) MC_OP(chain) MC_OP(sample) MC_OP(verify) MC_OP(commit) \
     MC_OP(mtp_in) MC_OP(nll) MC_OP(pool) MC_OP(lora) MC_OP(tensor) MC_OP(tap) \
-    MC_OP(agree)
+    MC_OP(agree) MC_OP(shard_merge)
 
 enum mc_op_id {
 #define MC_OP(name) MC_OP_##name,
@@ -36,7 +36,8 @@ struct mc_pack_p {
 };
 
 /* page_init: zeroes pages and stamps their tags. list: pairs {page, tag} in device memory,
- * n_list[0] of them; cap the capacity. */
+ * n_list[0] of them; cap the capacity. Pages of other ranks are passed over, here and by
+ * page_copy. */
 struct mc_page_init_p {
     struct mc_kv kv;
     const uint32_t *list; /* [cap][2] */
@@ -54,11 +55,14 @@ struct mc_page_copy_p {
 };
 
 /* page_check: slot.bad |= 1 where a page of a sequence of this step carries another tag
- * than want_tag, or is none. */
+ * than want_tag, or is none. Where tokens are sharded each rank looks at its own pages, and
+ * all find what one does (a collective: found is brought). */
 struct mc_page_check_p {
     struct mc_rows rows;
     struct mc_kv kv;
     struct mc_slot *slots;
+    uint32_t *found;     /* [S] where tokens are sharded */
+    struct mc_peer peer;
 };
 
 /* How often a token was generated (it sticks at the top), and whether the prompt has it. */
@@ -182,13 +186,26 @@ MC_INLINE int64_t mc_part_row(int32_t t, int32_t cap_decode, int32_t n_part)
 
 /* attn_merge: folds parts left to right (decode rows: 0..pos/MC_SPLIT, below n_part;
  * prefill rows: part 0), normalises, writes act ([T, h*d]), or out if that is given; zeros
- * where no position was seen. */
+ * where no position was seen. With fold they stay unnormalised, for shard_merge. */
 struct mc_attn_merge_p {
     struct mc_rows rows;
     int32_t h, d, n_part, cap_decode;
     const float *o, *ml;
     struct mc_act act;
-    void *out; /* [T,h,d] row type, or NULL */
+    void *out;   /* [T,h,d] row type, or NULL */
+    float *fold; /* [cap,h,d], then {max, sum} [cap,h,2]; or NULL */
+};
+
+/* shard_merge: what the ranks of a group made of their own tokens, for this rank's heads:
+ * folded by rising phase (kernels/host/kv.h), so that it does not matter with whom a
+ * sequence begins, and normalised. A collective: fold is brought. */
+struct mc_shard_merge_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    int32_t h, d;      /* heads of a rank */
+    const float *fold; /* of n_shard*h heads, as attn_merge leaves it */
+    void *out;         /* [T,h,d] row type */
+    struct mc_peer peer;
 };
 
 /* mla_prep: the normed query latent rms(q_a) * q_norm goes to act and norm_out, whichever
@@ -237,7 +254,8 @@ struct mc_mla_q_p {
  * the list's order; part i then holds entries [i*MC_SPLIT, ...) of it, and n_part need
  * not be more than those of topk or of the longest context. Positions below `first` are not
  * seen: 0, or 1 in an MTP layer, whose entry of position p lies at p + 1. Rows of long
- * chunks (not with idx) see nothing. */
+ * chunks (not with idx) see nothing. Where tokens are sharded a row sees this rank's own,
+ * as a shorter context with splits of its own. */
 struct mc_mla_attn_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -300,7 +318,8 @@ struct mc_dsa_prep_p {
 /* dsa_topk: score(t, s) = kscale_s * sum over heads of gates[h] * relu(qi[h] . k[s]) for
  * first <= s <= pos; idx = the topk positions of the largest scores in rising order (lowest
  * position first on ties; a NaN counts as -inf), -1 behind the last; all of them when they
- * are no more than topk. Bad sequences: all -1. */
+ * are no more than topk. Bad sequences: all -1. Where tokens are sharded: of this rank's
+ * own. */
 struct mc_dsa_topk_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -310,7 +329,20 @@ struct mc_dsa_topk_p {
     const void *qi;
     const float *gates;
     int32_t *idx; /* [T,topk] */
+    float *score; /* [T,topk] their scores, where positions had to be chosen; or NULL */
     void *scratch;
+};
+
+/* dsa_merge: of the lists that the ranks of a group chose among their own tokens, what all of
+ * them together would have chosen, this rank's own positions of it. A collective: lists is
+ * brought. */
+struct mc_dsa_merge_p {
+    struct mc_rows rows;
+    struct mc_kv kv;
+    int32_t topk, first;
+    const int32_t *lists; /* [cap,topk] of dsa_topk; then their scores, f32 [cap,topk] */
+    int32_t *idx;         /* [T,topk] */
+    struct mc_peer peer;
 };
 
 /* route: logits = x W^T in f32; scores are their sigmoid, or softmax over all experts.
@@ -364,13 +396,15 @@ struct mc_mtp_in_p {
 };
 
 /* all_gather: out[i] = in[i / n] of rank i mod n, row_bytes each: what every rank made of
- * its rows, on all ranks. */
+ * its rows, on all ranks. With n_shard ranks making parts of every row, out[i] = the in[i] of
+ * this rank's group side by side. */
 struct mc_all_gather_p {
     const int32_t *n_live; /* rows of out */
     int32_t cap;
-    const void *in; /* [ceil cap/n] */
+    const void *in; /* [ceil cap/n]; of parts [cap] */
     void *out;      /* [cap] */
-    int32_t row_bytes;
+    int32_t row_bytes; /* of in */
+    int32_t n_shard;   /* 0: whole rows */
     struct mc_peer peer;
 };
 

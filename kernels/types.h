@@ -234,15 +234,18 @@ struct mc_kv {
     int64_t page_stride, layer_stride; /* bytes */
     const float *k_scale, *v_scale;    /* [n_layer] static scales, or NULL: dynamic; written
                                           into a GQA page either way, readers look there */
-    int32_t *table;                    /* [n_slot][pitch] physical page of each block */
+    int32_t *table;                    /* [n_slot][pitch] page of each block */
     uint32_t *want_tag;                /* [n_slot][pitch] tag that the sequence expects */
     uint32_t *tag;                     /* [n_page] tag that the page carries */
-    int32_t pitch, n_page, n_slot;
+    int32_t pitch, n_page, n_slot;     /* n_page: of this rank */
     int32_t hk, d, n_layer;            /* GQA */
     int32_t c, r;                      /* MLA (hk, d are 0 then), else 0 */
     int32_t index_d, n_index;          /* DSA, else 0 */
     int64_t index_off, index_stride;   /* bytes */
-    int32_t rank, n_shard;
+    int32_t rank, n_shard;             /* tokens lie spread over groups of n_shard ranks
+                                          (0, 1: no), of which this is one's number; page p
+                                          of a table is page p / n_shard of the group's rank
+                                          p mod n_shard, and the blocks of a slot go round */
     uint16_t layout;
 };
 

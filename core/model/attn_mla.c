@@ -7,6 +7,9 @@
  * made once, then serve many rows. A layer that owns an indexer chooses topk positions for
  * each row; the layers behind it that own none see the same ones, so the set's buffer lives
  * until the next indexer.
+ * Tokens spread over a group of ranks: each has the queries of all its heads gathered, lets
+ * them see its own tokens, and gets back what all found for its own heads; an indexer's
+ * choice is made among the ranks' choices. Nothing is expanded then.
  * Buffers: K holds the query's latent before its norm, V the token's. */
 #include "core/model/pass_int.h"
 
@@ -85,6 +88,21 @@ static struct mc_input add_prep(struct mc_pass *p, int32_t layer, void *q_a, voi
     return latent;
 }
 
+/* Each rank's best of its own tokens, then the best of all. */
+static void add_shared_choice(struct mc_pass *p, struct mc_dsa_topk_p *topk)
+{
+    size_t n = (size_t)p->caps.rows * (size_t)topk->topk;
+    int32_t *list = mc_pass_buffer(p, MC_USE_SHARD_LIST, n * (sizeof *list + sizeof(float)));
+    struct mc_dsa_merge_p merge = {.rows = topk->rows, .kv = topk->kv, .topk = topk->topk,
+                                   .first = topk->first, .lists = list, .idx = topk->idx,
+                                   .peer = p->m->be->peer};
+
+    topk->idx = list;
+    topk->score = list ? (float *)(list + n) : NULL;
+    MC_PASS_ADD_SCRATCH(p, dsa_topk, topk);
+    MC_PASS_ADD(p, dsa_merge, &merge);
+}
+
 /* The positions that each row sees, rising: [T,topk]. */
 static void add_index(struct mc_pass *p, int32_t layer, void *q, void *k, void *gate,
                       int32_t *set)
@@ -115,13 +133,50 @@ static void add_index(struct mc_pass *p, int32_t layer, void *q, void *k, void *
         .first = mc_pass_first(p, layer), .qi = prep.qi, .gates = prep.gates, .idx = set};
 
     MC_PASS_ADD(p, dsa_prep, &prep);
-    MC_PASS_ADD_SCRATCH(p, dsa_topk, &topk);
+    if (mc_pass_shards(p) > 1)
+        add_shared_choice(p, &topk);
+    else
+        MC_PASS_ADD_SCRATCH(p, dsa_topk, &topk);
+}
+
+/* The queries of the group's heads, gathered: [T,n*h,c+r]. */
+static const void *add_gather(struct mc_pass *p, const void *q)
+{
+    int32_t width = p->m->heads.n * (p->m->cfg.kv_lora + p->m->cfg.rope_dim);
+    int32_t n = mc_pass_shards(p);
+    struct mc_all_gather_p all = {.n_live = &p->mem->rows.live[MC_LIVE_ROWS],
+                                  .cap = p->caps.rows,
+                                  .in = q,
+                                  .out = rows(p, MC_USE_SHARD_Q, n * width),
+                                  .row_bytes = width * (int32_t)mc_pass_row_bytes(p),
+                                  .n_shard = n,
+                                  .peer = p->m->be->peer};
+
+    MC_PASS_ADD(p, all_gather, &all);
+    return all.out;
+}
+
+/* Parts of all heads of the group to one result of this rank's own. */
+static void add_merge(struct mc_pass *p, struct mc_attn_merge_p *merge)
+{
+    struct mc_shard_merge_p all = {.rows = merge->rows, .kv = p->mem->kv,
+                                   .h = p->m->heads.n, .d = merge->d, .out = merge->out,
+                                   .peer = p->m->be->peer};
+    size_t head = (size_t)(merge->d + 2) * sizeof(float);
+
+    if (mc_pass_shards(p) > 1)
+        all.fold = merge->fold =
+            mc_pass_buffer(p, MC_USE_SHARD_FOLD,
+                           (size_t)p->caps.rows * (size_t)merge->h * head);
+    MC_PASS_ADD(p, attn_merge, merge);
+    if (mc_pass_shards(p) > 1)
+        MC_PASS_ADD(p, shard_merge, &all);
 }
 
 /* Rows of a sequence in a step that make a chunk long: see mc_row_is_long. */
 static int32_t long_rows(const struct mc_pass *p, int32_t layer)
 {
-    return layer < p->m->cfg.n_layer ? p->m->cfg.mla_expand : 0;
+    return layer < p->m->cfg.n_layer && mc_pass_shards(p) == 1 ? p->m->cfg.mla_expand : 0;
 }
 
 /* q: the queries of long chunks, which were only rotated. */
@@ -154,13 +209,16 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
     const struct mc_step_mem *s = p->mem;
     int32_t h = p->m->heads.n, n_set = (c->index_topk + MC_SPLIT - 1) / MC_SPLIT;
     struct mc_mla_attn_p attn = {
-        .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .h = h,
-        .n_part = set ? n_set : mc_pass_parts(p), .cap_decode = p->caps.seqs,
-        .scale = c->attn_scale, .q = q, .idx = set, .topk = c->index_topk,
-        .first = mc_pass_first(p, layer), .long_rows = long_rows(p, layer)};
-    size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, attn.n_part) * (size_t)h;
+        .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer,
+        .h = h * mc_pass_shards(p), .n_part = set ? n_set : mc_pass_parts(p),
+        .cap_decode = p->caps.seqs, .scale = c->attn_scale,
+        .q = mc_pass_shards(p) > 1 ? add_gather(p, q) : q, .idx = set,
+        .topk = c->index_topk, .first = mc_pass_first(p, layer),
+        .long_rows = long_rows(p, layer)};
+    size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, attn.n_part) *
+               (size_t)attn.h;
     struct mc_attn_merge_p merge = {
-        .rows = s->rows, .h = h, .d = c->kv_lora, .n_part = attn.n_part,
+        .rows = s->rows, .h = attn.h, .d = c->kv_lora, .n_part = attn.n_part,
         .cap_decode = p->caps.seqs, .out = rows(p, MC_USE_O_LATENT, h * c->kv_lora)};
     struct mc_mla_out_p out = {.rows = s->rows,
                                .h = h,
@@ -180,7 +238,7 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
     merge.ml = attn.ml;
     heads.act[out.act.layout] = out.act;
     MC_PASS_ADD(p, mla_attn, &attn);
-    MC_PASS_ADD(p, attn_merge, &merge);
+    add_merge(p, &merge);
     MC_PASS_ADD(p, mla_out, &out);
     add_expanded(p, layer, q_long, out.act);
     mc_pass_linear(p, &heads, &(struct mc_fan){o, NULL, p->x}, 1);

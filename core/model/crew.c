@@ -36,6 +36,8 @@ static int open_run(struct mc_run *run, const struct mc_pool_size *size,
     run->dev.kv.n_page = size->n_page;
     run->dev.kv.n_slot = size->n_slot;
     run->dev.kv.pitch = size->pitch;
+    run->dev.kv.n_shard = size->n_shard > 1 ? size->n_shard : 1;
+    run->dev.kv.rank = run->be->peer.rank % run->dev.kv.n_shard;
     if (mc_step_mem_take(&run->dev, &run->mem, run->m, caps) < 0)
         return mc_fail(err, MC_ENOMEM, "no memory for %d KV pages and %d slots: lower "
                        "--kv-memory (%zu bytes taken so far)", size->n_page, size->n_slot,

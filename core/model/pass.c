@@ -85,9 +85,13 @@ static void add_embed(struct mc_pass *p)
 
 static void add_check(struct mc_pass *p)
 {
-    const struct mc_page_check_p check = {.rows = p->mem->rows, .kv = p->mem->kv,
-                                          .slots = p->mem->slots};
-
+    const struct mc_page_check_p check = {
+        .rows = p->mem->rows, .kv = p->mem->kv, .slots = p->mem->slots,
+        .found = mc_pass_shards(p) > 1
+                     ? mc_pass_buffer(p, MC_USE_SHARD_BAD,
+                                      (size_t)p->caps.seqs * sizeof *check.found)
+                     : NULL,
+        .peer = p->m->be->peer};
     const struct mc_agree_p agree = {.rows = check.rows, .kv = check.kv,
                                      .slots = check.slots, .peer = p->m->be->peer};
 

@@ -31,6 +31,10 @@ enum mc_use {
     MC_USE_PARTS,     /* attention's splits */
     MC_USE_ML,
     MC_USE_O_LATENT,
+    MC_USE_SHARD_Q,    /* sharded tokens: the queries of all heads of the group, ... */
+    MC_USE_SHARD_FOLD, /* ... what they found here, ... */
+    MC_USE_SHARD_LIST, /* ... positions chosen among this rank's, with their scores, ... */
+    MC_USE_SHARD_BAD,  /* ... and sequences whose pages are not theirs */
     MC_USE_INDEX_Q,
     MC_USE_INDEX_K,
     MC_USE_INDEX_GATE,
@@ -171,10 +175,18 @@ unsigned mc_glu_wants(const struct mc_pass *p, const struct mc_w *gate);
 void mc_glu_add(struct mc_pass *p, const struct mc_input *in, const struct mc_w *gate,
                 const struct mc_w *up, const struct mc_w *down, void *y);
 
-/* Splits of a row's context, a capacity. */
+/* Ranks that tokens are spread over. */
+static inline int32_t mc_pass_shards(const struct mc_pass *p)
+{
+    return p->mem->kv.n_shard > 1 ? p->mem->kv.n_shard : 1;
+}
+
+/* Splits of a row's context, a capacity: of what one rank has of it. */
 static inline int32_t mc_pass_parts(const struct mc_pass *p)
 {
-    return (p->caps.context + MC_SPLIT - 1) / MC_SPLIT;
+    int32_t blocks = (p->caps.context + MC_PAGE - 1) / MC_PAGE, n = mc_pass_shards(p);
+
+    return ((blocks + n - 1) / n * MC_PAGE + MC_SPLIT - 1) / MC_SPLIT;
 }
 
 #endif

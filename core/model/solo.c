@@ -1,7 +1,8 @@
 /* solo.c - one sequence run by hand through a pass, on all ranks.
  *
  * Owns its buffers. THREAD: one.
- * Always true: page i of the sequence is physical page i; tags are not checked against
+ * Always true: page i of the sequence is page i of the pool (of sharded ranks, page i / n of
+ * rank i mod n); tags are not checked against
  * anything but themselves. The rows are prefill rows, also where there is only one. Ranks
  * other than 0 replay the recorded pass, one record of their streams: rank 0's, a record an
  * operation, comes last, so that nobody waits for what is not enqueued yet. */
@@ -53,7 +54,8 @@ int mc_solo_open(struct mc_ranks *r, const struct mc_solo_opts *o, struct mc_sol
     const struct mc_model *m = &r->rank[0].model;
     struct mc_pass_caps caps = {.rows = o->rows, .seqs = 1, .outs = o->outs,
                                 .context = o->context};
-    struct mc_pool_size size = {.layout = o->kv, .n_slot = 1};
+    struct mc_pool_size size = {.layout = o->kv, .n_slot = 1, .n_shard = o->n_shard};
+    int32_t shards = o->n_shard > 1 ? o->n_shard : 1;
     struct mc_solo *s = calloc(1, sizeof *s);
     int rc = MC_ENOMEM;
 
@@ -62,7 +64,8 @@ int mc_solo_open(struct mc_ranks *r, const struct mc_solo_opts *o, struct mc_sol
     s->m = m;
     s->o = *o;
     s->r0 = &s->crew.run[0];
-    s->n_page = size.n_page = size.pitch = (o->context + MC_PAGE - 1) / MC_PAGE;
+    s->n_page = size.pitch = (o->context + MC_PAGE - 1) / MC_PAGE;
+    size.n_page = (s->n_page + shards - 1) / shards;
     mc_mem_init(&s->mem, m->be);
     if (m->be->row_dt != MC_F32)
         rc = mc_fail(err, MC_EUNSUP, "backend %s: results can't be read on the host",

@@ -10,13 +10,36 @@
 
 /* ---- all_gather ---------------------------------------------------------------------- */
 
+struct gather {
+    const struct mc_all_gather_p *p;
+    const void *const *all;
+};
+
+/* Rows [i0, i1) of the parts that a group's ranks made. */
+static void side_by_side(void *ctx, int64_t i0, int64_t i1, int lane)
+{
+    const struct gather *g = ctx;
+    const struct mc_all_gather_p *p = g->p;
+    int32_t group = p->peer.rank / p->n_shard * p->n_shard, r;
+    int64_t i;
+
+    (void)lane;
+    for (i = i0; i < i1; i++)
+        for (r = 0; r < p->n_shard; r++)
+            memcpy((char *)p->out + (i * p->n_shard + r) * p->row_bytes,
+                   (const char *)g->all[group + r] + i * p->row_bytes, (size_t)p->row_bytes);
+}
+
 static int all_gather(struct mc_par *par, const struct mc_all_gather_p *p)
 {
     int32_t n = *p->n_live, i;
     const void *const *all;
     int rc = mc_comm_meet(&p->peer, MC_OP_all_gather, (uint64_t)n, p->in, &all);
 
-    (void)par;
+    if (rc == 0 && p->n_shard > 0) {
+        mc_par_for(par, n, 8, side_by_side, &(struct gather){p, all});
+        return 0;
+    }
     for (i = 0; i < n && rc == 0; i++)
         memcpy((char *)p->out + (int64_t)i * p->row_bytes,
                (const char *)all[i % p->peer.n] + (int64_t)(i / p->peer.n) * p->row_bytes,
@@ -28,6 +51,8 @@ static int all_gather_need(const struct mc_all_gather_p *p, struct mc_need *need
                            const char **why)
 {
     (void)need;
+    if (p->n_shard > 0 && p->peer.n % p->n_shard != 0)
+        return mc_refuse(why, "all_gather: groups that do not divide the ranks");
     return p->peer.n > 1 ? 0 : mc_refuse(why, "all_gather: there is one rank");
 }
 

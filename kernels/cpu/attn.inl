@@ -171,10 +171,11 @@ MC_HOST_OP(ISA(gqa_attn), gqa_attn, gqa_attn_need, gqa_attn);
 static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need,
                            const char **why)
 {
-    const char *no = p->out ? NULL : act_refuse(&p->act);
+    bool act = !p->out && !p->fold;
+    const char *no = act ? act_refuse(&p->act) : NULL;
 
     (void)need;
-    if (!no && !p->out && p->act.k != p->h * p->d)
+    if (!no && act && p->act.k != p->h * p->d)
         no = "attn_merge: columns that are not h*d";
     if (!no && p->h * p->d > MAX_COLS)
         no = "attn_merge: more than 65536 columns";
@@ -184,7 +185,7 @@ static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need
 static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct mc_attn_merge_p *p = ctx;
-    float buf[MAX_COLS], *row = buf, ml[2], *o;
+    float buf[MAX_COLS], *row = buf, none[2], *ml = none, *o;
     int64_t t, part;
     int32_t head, i, n;
 
@@ -192,10 +193,12 @@ static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
     for (t = t0; t < t1; t++) {
         n = t < p->rows.live[MC_LIVE_DECODE] ? p->rows.pos[t] / MC_SPLIT + 1 : 1;
         n = n < p->n_part ? n : p->n_part;
-        if (p->out)
-            row = (float *)p->out + t * p->h * p->d;
+        if (p->out || p->fold)
+            row = (p->fold ? p->fold : (float *)p->out) + t * p->h * p->d;
         for (head = 0; head < p->h; head++) {
             o = memset(row + (int64_t)head * p->d, 0, (size_t)p->d * sizeof row[0]);
+            if (p->fold)
+                ml = p->fold + (int64_t)p->rows.cap * p->h * p->d + (t * p->h + head) * 2;
             ml[0] = -INFINITY;
             ml[1] = 0;
             for (i = 0; i < n; i++) {
@@ -203,9 +206,10 @@ static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
                 part = part * p->h + head;
                 mc_fold(ml, o, p->ml + part * 2, p->o + part * p->d, p->d);
             }
-            mc_fold_end(ml, o, p->d);
+            if (!p->fold)
+                mc_fold_end(ml, o, p->d);
         }
-        if (!p->out)
+        if (!p->out && !p->fold)
             act_put(&p->act, t, 0, p->act.k, row);
     }
 }

@@ -100,7 +100,7 @@ static void dsa_prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)
                 gate *= index_cast(x, d, (uint8_t *)p->qi + at * d);
             p->gates[at] = gate;
         }
-        if (p->slots[slot].bad)
+        if (p->slots[slot].bad || !mc_kv_mine(&p->kv, slot, pos))
             continue;
         layer_norm((const float *)p->k + t0 * d, p->k_norm, p->k_bias, p->eps, d, x);
         rope_head(x, &p->rope, c, s);
@@ -282,11 +282,12 @@ static void index_query(const struct mc_dsa_topk_p *p, int64_t t, float *out)
             vf_store(out + i, vf_load_e4m3((const uint8_t *)p->qi + t * n + i));
 }
 
-/* Segment seg for rows [t0, t1) of one sequence, at most TOPK_ROWS. */
+/* Segment seg, of this rank's own tokens, for rows [t0, t1) of one sequence, at most
+ * TOPK_ROWS. */
 static void topk_rows(const struct topk_work *w, int64_t t0, int64_t t1, int32_t seg)
 {
     const struct mc_dsa_topk_p *p = w->p;
-    int32_t d = p->kv.index_d, pos = seg * w->seg, end = p->rows.pos[t1 - 1] + 1, n, i, from;
+    int32_t d = p->kv.index_d, at = seg * w->seg, pos, end, n, i, from;
     int32_t slot = p->rows.slot[p->rows.row_seq[t0]];
     bool f32 = p->kv.layout == MC_KV_F32;
     _Alignas(64) float keys[MAX_D * MC_PAGE], score[MC_PAGE];
@@ -298,9 +299,12 @@ static void topk_rows(const struct topk_work *w, int64_t t0, int64_t t1, int32_t
         best[t - t0] = topk_slot(w, t, seg);
         index_query(p, t, q[t - t0]);
     }
-    for (end = end < pos + w->seg ? end : pos + w->seg; pos < end; pos += MC_PAGE) {
-        uint8_t *page = mc_index_page(&p->kv, p->index, slot, pos);
+    end = mc_kv_own(&p->kv, slot, p->rows.pos[t1 - 1] + 1);
+    for (end = end < at + w->seg ? end : at + w->seg; at < end; at += MC_PAGE) {
+        uint8_t *page;
 
+        pos = mc_kv_pos(&p->kv, slot, at);
+        page = mc_index_page(&p->kv, p->index, slot, pos);
         from = p->first > pos ? p->first - pos : 0;
         turn_keys(f32 ? MC_KV_F32 : MC_KV_FP8, page, d, keys);
         for (t = t0; t < t1; t++) {
@@ -353,14 +357,17 @@ static void topk_choose(const struct topk_work *w, int64_t t, int32_t *idx)
         }
     }
     best_cut(&all);
-    memcpy(idx, all.pos, (size_t)w->p->topk * sizeof idx[0]);
+    for (i = 0; i < w->p->topk; i++)
+        idx[i] = i < all.n ? all.pos[i] : -1;
+    if (w->p->score)
+        memcpy(w->p->score + t * w->p->topk, all.score, (size_t)all.n * sizeof all.score[0]);
 }
 
 static void topk_lists(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct topk_work *w = ctx;
     const struct mc_dsa_topk_p *p = w->p;
-    int32_t i, n;
+    int32_t slot, at, i, n;
 
     (void)lane;
     for (; t0 < t1; t0++) {
@@ -370,11 +377,11 @@ static void topk_lists(void *ctx, int64_t t0, int64_t t1, int lane)
             topk_choose(w, t0, idx);
             continue;
         }
-        n = p->slots[p->rows.slot[p->rows.row_seq[t0]]].bad
-                ? 0
-                : p->rows.pos[t0] + 1 - p->first;
+        slot = p->rows.slot[p->rows.row_seq[t0]];
+        at = mc_kv_own(&p->kv, slot, p->first);
+        n = p->slots[slot].bad ? 0 : mc_kv_own(&p->kv, slot, p->rows.pos[t0] + 1) - at;
         for (i = 0; i < p->topk; i++)
-            idx[i] = i < n ? p->first + i : -1;
+            idx[i] = i < n ? mc_kv_pos(&p->kv, slot, at + i) : -1;
     }
 }
 

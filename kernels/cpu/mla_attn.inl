@@ -23,16 +23,24 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *need, co
     return no ? mc_refuse(why, no) : 0;
 }
 
+/* How many tokens of this rank's own lie before position pos of row t's slot. */
+static int32_t lat_own(const struct mc_mla_attn_p *p, int32_t t, int32_t pos)
+{
+    return mc_kv_own(&p->kv, p->rows.slot[p->rows.row_seq[t]], pos);
+}
+
 /* Tokens of split `split` that row t sees. */
 static struct span lat_seen(const struct mc_mla_attn_p *p, int32_t t, int32_t split)
 {
-    int32_t at = split * MC_SPLIT, end = p->idx ? p->topk : p->rows.pos[t] + 1;
+    int32_t at = split * MC_SPLIT;
+    int32_t end = p->idx ? p->topk : lat_own(p, t, p->rows.pos[t] + 1);
     struct span see = {0, end - at < MC_SPLIT ? end - at : MC_SPLIT};
     const int32_t *list;
     int32_t i = 0;
 
     if (!p->idx) {
-        see.lo = p->first > at ? p->first - at : 0;
+        i = lat_own(p, t, p->first);
+        see.lo = i > at ? i - at : 0;
         return see;
     }
     list = p->idx + (int64_t)t * p->topk + at;
@@ -57,7 +65,7 @@ static struct block lat_block(const struct mc_mla_attn_p *p, int32_t t, int32_t 
         if (list)
             pos = list[j];
         if (list || j == 0)
-            page = mc_kv_page(kv, p->layer, slot, pos);
+            page = mc_kv_page(kv, p->layer, slot, list ? pos : mc_kv_pos(kv, slot, pos));
         b.tok[j] = mc_mla_at(kv, page, list ? pos : pos + j);
     }
     for (; j < MC_PAGE; j++)
@@ -266,7 +274,8 @@ static int mla_attn(struct mc_par *par, const struct mc_mla_attn_p *p)
     for (t = 0; t < l.n_dec; t++) {
         n = p->rows.pos[t] / MC_SPLIT + 1;
         l.n_split = n > l.n_split ? n : l.n_split;
-        n = p->idx && p->rows.pos[t] >= p->topk ? p->topk : p->rows.pos[t] + 1;
+        n = p->idx && p->rows.pos[t] >= p->topk ? p->topk
+                                                : lat_own(p, t, p->rows.pos[t] + 1);
         if (n > p->n_part * MC_SPLIT)
             return MC_K_EINTERNAL;
     }

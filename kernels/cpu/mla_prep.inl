@@ -101,7 +101,7 @@ static void mla_prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)
         }
         slot = p->rows.slot[p->rows.row_seq[t0]];
         pos = p->rows.pos[t0];
-        if (p->slots[slot].bad)
+        if (p->slots[slot].bad || !mc_kv_mine(kv, slot, pos))
             continue;
         memcpy(x, (const float *)p->kv_a + t0 * (kv->c + kv->r),
                (size_t)(kv->c + kv->r) * sizeof x[0]);

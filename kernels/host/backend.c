@@ -119,4 +119,6 @@ void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_o
     b->op[MC_OP_all_gather] = &mc_host_all_gather;
     b->op[MC_OP_all_to_all] = &mc_host_all_to_all;
     b->op[MC_OP_agree] = &mc_host_agree;
+    b->op[MC_OP_shard_merge] = &mc_host_shard_merge;
+    b->op[MC_OP_dsa_merge] = &mc_host_dsa_merge;
 }

@@ -2,8 +2,17 @@
  * Owns nothing; bodies run on a stream's threads. */
 #include <string.h>
 
-#include "kernels/host/kv.h"
+#include "kernels/comm/comm.h"
 #include "kernels/host/host.h"
+#include "kernels/host/kv.h"
+
+/* The number that a page has with this rank; -1: it is another rank's. */
+static int32_t own_page(const struct mc_kv *kv, int32_t page)
+{
+    if (kv->n_shard <= 1)
+        return page;
+    return page % kv->n_shard == kv->rank ? page / kv->n_shard : -1;
+}
 
 static int pool_need(const struct mc_kv *kv, const char **why)
 {
@@ -28,8 +37,10 @@ static void init_pages(void *ctx, int64_t i0, int64_t i1, int lane)
 
     (void)lane;
     for (i = i0; i < i1; i++) {
-        uint32_t page = p->list[2 * i];
+        int32_t page = own_page(&p->kv, (int32_t)p->list[2 * i]);
 
+        if (page < 0)
+            continue;
         memset(p->kv.base + (int64_t)page * p->kv.page_stride, 0, (size_t)p->kv.page_stride);
         p->kv.tag[page] = p->list[2 * i + 1];
     }
@@ -42,7 +53,7 @@ static int page_init(struct mc_par *par, const struct mc_page_init_p *p)
     if (n > p->cap)
         return MC_K_EINTERNAL;
     for (i = 0; i < n; i++)
-        if (p->list[2 * i] >= (uint32_t)p->kv.n_page)
+        if (p->list[2 * i] >= (uint32_t)mc_kv_pages(&p->kv))
             return MC_K_EINTERNAL;
     mc_par_for(par, n, 1, init_pages, (void *)p);
     return 0;
@@ -66,8 +77,11 @@ static void copy_pages(void *ctx, int64_t i0, int64_t i1, int lane)
 
     (void)lane;
     for (i = i0; i < i1; i++) {
-        uint8_t *page = p->kv.base + p->pages[i] * n;
+        int32_t own = own_page(&p->kv, p->pages[i]);
+        uint8_t *page = p->kv.base + own * n;
 
+        if (own < 0)
+            continue;
         if (p->to_buf)
             memcpy(p->buf + i * n, page, (size_t)n);
         else
@@ -80,7 +94,7 @@ static int page_copy(struct mc_par *par, const struct mc_page_copy_p *p)
     int32_t i;
 
     for (i = 0; i < p->n; i++)
-        if (p->pages[i] < 0 || p->pages[i] >= p->kv.n_page)
+        if (p->pages[i] < 0 || p->pages[i] >= mc_kv_pages(&p->kv))
             return MC_K_EINTERNAL;
     mc_par_for(par, p->n, 1, copy_pages, (void *)p);
     return 0;
@@ -94,36 +108,61 @@ static int page_check_need(const struct mc_page_check_p *p, struct mc_need *need
                            const char **why)
 {
     (void)need;
+    if (p->kv.n_shard > 1 && (!p->found || p->peer.n % p->kv.n_shard != 0))
+        return mc_refuse(why, "page_check: sharded tokens need found, and ranks in groups");
     return pool_need(&p->kv, why);
+}
+
+/* Is there a page that is not the slot's own in its first n tokens? */
+static bool strange(const struct mc_kv *kv, int32_t slot, int32_t n)
+{
+    int64_t at = (int64_t)slot * kv->pitch, end = at + (n + MC_PAGE - 1) / MC_PAGE;
+
+    for (; at < end; at++) {
+        int32_t page = kv->table[at], own;
+
+        if (page < 0 || page >= mc_kv_pages(kv))
+            return true;
+        own = own_page(kv, page);
+        if (own >= 0 && kv->tag[own] != kv->want_tag[at])
+            return true;
+    }
+    return false;
 }
 
 static void check_seqs(void *ctx, int64_t s0, int64_t s1, int lane)
 {
     const struct mc_page_check_p *p = ctx;
-    const struct mc_kv *kv = &p->kv;
-    int64_t s, at, end;
+    int64_t s;
 
     (void)lane;
     for (s = s0; s < s1; s++) {
         int32_t slot = p->rows.slot[s];
+        uint32_t bad = strange(&p->kv, slot, p->rows.kv_len[s]) ? MC_BAD_PAGE : 0;
 
-        at = (int64_t)slot * kv->pitch;
-        end = at + (p->rows.kv_len[s] + MC_PAGE - 1) / MC_PAGE;
-        for (; at < end; at++) {
-            int32_t page = kv->table[at];
-
-            if (page < 0 || page >= kv->n_page || kv->tag[page] != kv->want_tag[at]) {
-                p->slots[slot].bad |= MC_BAD_PAGE;
-                break;
-            }
-        }
+        p->slots[slot].bad |= bad;
+        if (p->kv.n_shard > 1)
+            p->found[s] = bad;
     }
+}
+
+/* What one rank of a group found holds for all. */
+static int share_found(const struct mc_page_check_p *p)
+{
+    int32_t n = p->rows.live[MC_LIVE_SEQS], s, r, group = p->peer.rank - p->kv.rank;
+    const void *const *all;
+    int rc = mc_comm_meet(&p->peer, MC_OP_page_check, (uint64_t)n, p->found, &all);
+
+    for (r = group; r < group + p->kv.n_shard && rc == 0; r++)
+        for (s = 0; s < n; s++)
+            p->slots[p->rows.slot[s]].bad |= ((const uint32_t *)all[r])[s];
+    return rc;
 }
 
 static int page_check(struct mc_par *par, const struct mc_page_check_p *p)
 {
     mc_par_for(par, p->rows.live[MC_LIVE_SEQS], 8, check_seqs, (void *)p);
-    return 0;
+    return p->kv.n_shard > 1 ? share_found(p) : 0;
 }
 
 MC_HOST_OP(mc_host_page_check, page_check, page_check_need, page_check);

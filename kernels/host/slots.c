@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/host/cast.h"
+#include "kernels/host/kv.h"
 #include "kernels/host/host.h"
 
 static void count_add(uint16_t *c, int by)
@@ -25,7 +26,7 @@ static bool delta_ok(const struct mc_table_apply_p *p, const struct mc_delta *d)
         return false;
     switch (d->what) {
     case MC_DELTA_PAGE:
-        return d->at >= 0 && d->at < p->kv.pitch && d->value < p->kv.n_page;
+        return d->at >= 0 && d->at < p->kv.pitch && d->value < mc_kv_pages(&p->kv);
     case MC_DELTA_SLOT:
         return d->value >= 0;
     case MC_DELTA_BIAS:

@@ -230,10 +230,11 @@ MC_HOST_OP(mc_ref_gqa_attn, gqa_attn, gqa_attn_need, gqa_attn);
 static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need,
                            const char **why)
 {
-    const char *no = p->out ? NULL : mc_ref_act_refuse(p->act.layout, p->act.k);
+    bool act = !p->out && !p->fold;
+    const char *no = act ? mc_ref_act_refuse(p->act.layout, p->act.k) : NULL;
 
     (void)need;
-    if (!no && !p->out && (p->act.k != p->h * p->d || p->act.k > MC_REF_MAX_K))
+    if (!no && act && (p->act.k != p->h * p->d || p->act.k > MC_REF_MAX_K))
         no = "attn_merge: columns that are not h*d, or more than 65536 of them";
     return no ? mc_refuse(why, no) : 0;
 }
@@ -241,17 +242,21 @@ static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need
 static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
 {
     const struct mc_attn_merge_p *p = ctx;
-    float row[MC_REF_MAX_K], ml[2], *to, *o;
+    float row[MC_REF_MAX_K], none[2], *ml = none, *to, *o;
     int64_t t, part;
     int32_t head, i, n;
 
     (void)lane;
     for (t = t0; t < t1; t++) {
-        to = p->out ? (float *)p->out + t * p->h * p->d : row;
+        to = p->fold  ? p->fold + t * p->h * p->d
+             : p->out ? (float *)p->out + t * p->h * p->d
+                      : row;
         n = t < p->rows.live[MC_LIVE_DECODE] ? p->rows.pos[t] / MC_SPLIT + 1 : 1;
         n = n < p->n_part ? n : p->n_part;
         for (head = 0; head < p->h; head++) {
             o = memset(to + (int64_t)head * p->d, 0, (size_t)p->d * sizeof o[0]);
+            if (p->fold)
+                ml = p->fold + (int64_t)p->rows.cap * p->h * p->d + (t * p->h + head) * 2;
             ml[0] = -INFINITY;
             ml[1] = 0;
             for (i = 0; i < n; i++) {
@@ -259,9 +264,10 @@ static void merge_rows(void *ctx, int64_t t0, int64_t t1, int lane)
                 part = part * p->h + head;
                 mc_fold(ml, o, p->ml + part * 2, p->o + part * p->d, p->d);
             }
-            mc_fold_end(ml, o, p->d);
+            if (!p->fold)
+                mc_fold_end(ml, o, p->d);
         }
-        if (!p->out)
+        if (!p->out && !p->fold)
             mc_ref_act_put(&p->act, (int32_t)t, 0, p->act.k, row);
     }
 }

@@ -116,7 +116,8 @@ static void prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)
     for (t = (int32_t)t0; t < t1; t++) {
         for (head = 0; head < p->hi; head++)
             prep_query(p, t, head);
-        if (!p->slots[mc_ref_slot(&p->rows, t)].bad)
+        if (!p->slots[mc_ref_slot(&p->rows, t)].bad &&
+            mc_kv_mine(&p->kv, mc_ref_slot(&p->rows, t), p->rows.pos[t]))
             prep_key(p, t);
     }
 }
@@ -167,15 +168,17 @@ static float score(const struct mc_dsa_topk_p *p, int32_t t, int32_t slot, int32
 
 static void topk_row(const struct mc_dsa_topk_p *p, int32_t t)
 {
-    int32_t slot = mc_ref_slot(&p->rows, t), last = p->rows.pos[t], n = 0, s, i;
+    const struct mc_kv *kv = &p->kv;
+    int32_t slot = mc_ref_slot(&p->rows, t), pos = p->rows.pos[t], n = 0, s, i;
+    int32_t end = p->slots[slot].bad ? 0 : mc_kv_own(kv, slot, pos + 1);
     int32_t *idx = p->idx + (int64_t)t * p->topk;
+    bool few = pos - p->first < p->topk;
     uint64_t best[MAX_TOPK + TILE];
 
-    if (p->slots[slot].bad)
-        last = -1;
-    for (s = p->first; s <= last; s++) {
-        best[n++] = mc_key(last - p->first < p->topk ? 0 : score(p, t, slot, s), s);
-        if (n == p->topk + TILE || s == last) {
+    for (i = mc_kv_own(kv, slot, p->first); i < end; i++) {
+        s = mc_kv_pos(kv, slot, i);
+        best[n++] = mc_key(few ? 0 : score(p, t, slot, s), s);
+        if (n == p->topk + TILE || i == end - 1) {
             mc_vocab_sort(best, n);
             n = n < p->topk ? n : p->topk;
         }
@@ -185,6 +188,8 @@ static void topk_row(const struct mc_dsa_topk_p *p, int32_t t)
     mc_vocab_sort(best, n);
     for (i = 0; i < p->topk; i++)
         idx[i] = i < n ? (int32_t)best[i] : -1;
+    for (i = 0; i < n && p->score && !few; i++)
+        p->score[(int64_t)t * p->topk + i] = score(p, t, slot, idx[i]);
 }
 
 static void topk_rows(void *ctx, int64_t t0, int64_t t1, int lane)

@@ -107,7 +107,7 @@ static void prep_row(const struct mc_mla_prep_p *p, int32_t t)
             memcpy((float *)p->norm_out + (int64_t)t * n, norm,
                    (size_t)n * sizeof norm[0]);
     }
-    if (p->slots[slot].bad)
+    if (p->slots[slot].bad || !mc_kv_mine(kv, slot, pos))
         return;
     mc_ref_norm(kv_a, p->kv_norm, p->eps, kv->c, x);
     memcpy(x + kv->c, kv_a + kv->c, (size_t)kv->r * sizeof x[0]);
@@ -229,7 +229,7 @@ static void attend(const struct mc_mla_attn_p *p, int32_t slot, const int32_t *l
     for (j = a; j < b; j++) {
         float dot = 0;
 
-        mc_ref_latent(kv, p->layer, slot, list ? list[j] : j, x);
+        mc_ref_latent(kv, p->layer, slot, list ? list[j] : mc_kv_pos(kv, slot, j), x);
         for (i = 0; i < kv->c + kv->r; i++)
             dot += q[i] * x[i];
         score[j - a] = dot * p->scale;
@@ -240,7 +240,7 @@ static void attend(const struct mc_mla_attn_p *p, int32_t slot, const int32_t *l
     for (j = a; j < b; j++) {
         float prob = expf(score[j - a] - max);
 
-        mc_ref_latent(kv, p->layer, slot, list ? list[j] : j, x);
+        mc_ref_latent(kv, p->layer, slot, list ? list[j] : mc_kv_pos(kv, slot, j), x);
         sum += prob;
         for (i = 0; i < kv->c; i++)
             o[i] += prob * x[i];
@@ -249,7 +249,7 @@ static void attend(const struct mc_mla_attn_p *p, int32_t slot, const int32_t *l
     ml[1] = sum;
 }
 
-/* How many positions row t sees. */
+/* How many positions row t sees, of its own rank's. */
 static int32_t seen(const struct mc_mla_attn_p *p, int32_t t)
 {
     const int32_t *list = p->idx + (int64_t)t * p->topk;
@@ -258,7 +258,7 @@ static int32_t seen(const struct mc_mla_attn_p *p, int32_t t)
     if (p->slots[mc_ref_slot(&p->rows, t)].bad || mc_row_is_long(&p->rows, t, p->long_rows))
         return 0;
     if (!p->idx)
-        return p->rows.pos[t] + 1;
+        return mc_kv_own(&p->kv, mc_ref_slot(&p->rows, t), p->rows.pos[t] + 1);
     while (n < p->topk && list[n] >= 0)
         n++;
     return n;
@@ -270,6 +270,7 @@ static void attend_head(const struct mc_mla_attn_p *p, int32_t t, int32_t head)
     int32_t c = p->kv.c, n = seen(p, t), n_part = r->pos[t] / MC_SPLIT + 1, i;
     const int32_t *list = p->idx ? p->idx + (int64_t)t * p->topk : NULL;
     const float *q = (const float *)p->q + ((int64_t)t * p->h + head) * (c + p->kv.r);
+    int32_t first = mc_kv_own(&p->kv, mc_ref_slot(r, t), p->first);
     bool decode = t < r->live[MC_LIVE_DECODE];
     int64_t part = mc_part_row(t, p->cap_decode, p->n_part) * p->h + head;
     float ml1[2], o1[MAX_C], *ml = p->ml + part * 2, *o = p->o + part * c;
@@ -281,8 +282,8 @@ static void attend_head(const struct mc_mla_attn_p *p, int32_t t, int32_t head)
     for (i = 0; i < n_part; i++) {
         int32_t a = i * MC_SPLIT, b = n < a + MC_SPLIT ? n : a + MC_SPLIT;
 
-        if (!list && a < p->first)
-            a = p->first;
+        if (!list && a < first)
+            a = first;
         ml1[0] = -INFINITY;
         ml1[1] = 0;
         if (a < b)

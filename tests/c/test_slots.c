@@ -209,12 +209,12 @@ static void slots_page_check_marks_strangers(void **state)
     s->table[PITCH + 1] = -1; /* beyond its context: not looked at */
     s->table[2 * PITCH] = 5;
     s->want[2 * PITCH] = 105;
-    kern_run(&s->k, page_check, {kern_view(&r), s->kv, s->slots});
+    kern_run(&s->k, page_check, {.rows = kern_view(&r), .kv = s->kv, .slots = s->slots});
     for (i = 0; i < 3; i++)
         assert_int_equal(s->slots[i].bad, 0);
     s->tag[3] = 999;            /* went to a stranger */
     s->table[PITCH] = N_PAGE;   /* no page at all */
-    kern_run(&s->k, page_check, {kern_view(&r), s->kv, s->slots});
+    kern_run(&s->k, page_check, {.rows = kern_view(&r), .kv = s->kv, .slots = s->slots});
     assert_int_equal(s->slots[0].bad, MC_BAD_PAGE);
     assert_int_equal(s->slots[1].bad, MC_BAD_PAGE);
     assert_int_equal(s->slots[2].bad, 0);
