@@ -171,6 +171,23 @@ struct mc_engine_status {
 };
 void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out);
 
+/* A piece of the KV pool as it lies in memory: of a page a layer, or an index's keys. */
+struct mc_page_piece {
+    int32_t page, layer;
+    bool index;   /* `layer` is an index's number */
+    int32_t rank; /* whose memory is read; of sharded tokens the page's owner is */
+};
+struct mc_page_dump {
+    const char *state, *layout; /* "free", "held", "cached", "pending"; "fp8" */
+    uint32_t tag;               /* stamped when it was last taken; 0: never */
+    int32_t rank, n_layer, n_index;
+    uint8_t *bytes; /* malloced; what lies where: struct mc_kv in kernels/types.h */
+    size_t n;
+};
+/* Waits for what is enqueued. MC_EARG names what is out of range. Any thread. */
+int mc_engine_dump(struct mc_engine *e, const struct mc_page_piece *p,
+                   struct mc_page_dump *out, struct mc_err *err);
+
 /* One line a live sequence; returns how many there are, writes at most cap. */
 struct mc_seq_info {
     struct mc_handle h;

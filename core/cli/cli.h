@@ -75,6 +75,7 @@ int mc_cmd_bench(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_doctor(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_eval(int argc, char **argv, const struct mc_lua_half *lua);
+int mc_cmd_kv(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_key(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua);
 int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua);

@@ -34,6 +34,8 @@ const struct mc_cmd mc_cmds[] = {
      "is a model right? how well does it predict?",
      mc_cmd_eval},
     {"key", "new TENANT [--api-key-file FILE]", "a fresh API key", mc_cmd_key},
+    {"kv", "[MODEL] | dump --page N [flags]", "KV pages of a running server; a page's bytes",
+     mc_cmd_kv},
     {"man", "", "this program's manual page, as roff", mc_cmd_man},
     {"plan", "MODEL|config.json [flags]", "what a model needs of memory, and what fits",
      mc_cmd_plan},

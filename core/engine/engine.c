@@ -177,7 +177,9 @@ static int look_after(struct mc_engine *e)
 
     if (e->crew.n == 1 || mc_now() - e->t_met < MEET_S)
         return 0;
+    pthread_mutex_lock(&e->look); /* who enqueues holds it */
     rc = mc_crew_meet(&e->crew, MC_AT_IDLE);
+    pthread_mutex_unlock(&e->look);
     e->t_met = mc_now();
     return rc < 0 ? rc : mc_crew_wait(&e->crew, mc_crew_mark(&e->crew));
 }

@@ -309,6 +309,14 @@ int32_t mc_kv_n_shared(const struct mc_pages *kv)
     return kv->n_shared;
 }
 
+const char *mc_kv_state(const struct mc_pages *kv, int32_t page)
+{
+    static const char *const name[] = {
+        [FREE] = "free", [HELD] = "held", [CACHED] = "cached", [PENDING] = "pending"};
+
+    return name[kv->page[page].state];
+}
+
 void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket)
 {
     struct page *p = &kv->page[page];

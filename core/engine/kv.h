@@ -39,6 +39,7 @@ int32_t mc_kv_n_held(const struct mc_pages *kv);
 /* A free page, else the least recently used cached one, else -1. refs 1, *tag new. */
 int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag);
 uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page);
+const char *mc_kv_state(const struct mc_pages *kv, int32_t page); /* "free", "held", ... */
 void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket);
 /* One more holder of a page that is held. */
 void mc_kv_ref(struct mc_pages *kv, int32_t page);

@@ -198,6 +198,69 @@ static int v_kv(struct mc_server *s, const json_t *args, json_t **out, struct mc
     return 0;
 }
 
+/* A whole number out of a text or a number; absent: 0. */
+static int number_arg(const json_t *args, size_t i, const char *name, int32_t *out,
+                      struct mc_err *err)
+{
+    const json_t *arg = json_array_get(args, i);
+    const char *text = json_string_value(arg);
+    char *end = NULL;
+    long n = text ? strtol(text, &end, 10) : (long)json_number_value(arg);
+
+    if ((text && (end == text || *end)) || n < 0 || n > INT32_MAX)
+        return mc_fail_param(err, MC_EARG, name, "%s is no number from 0 on", name);
+    *out = (int32_t)n;
+    return 0;
+}
+
+static int piece_arg(const json_t *args, struct mc_page_piece *p, struct mc_err *err)
+{
+    const char *part = text_arg(args, 1);
+    int rc = number_arg(args, 0, "page", &p->page, err);
+
+    p->index = part && strncmp(part, "index", 5) == 0;
+    if (rc == 0 && p->index) {
+        json_t *number = json_pack("[s]", part[5] ? part + 5 : "0");
+
+        rc = number_arg(number, 0, "index", &p->layer, err);
+        json_decref(number);
+    } else if (rc == 0) {
+        rc = number_arg(args, 1, "layer", &p->layer, err);
+    }
+    return rc < 0 ? rc : number_arg(args, 2, "rank", &p->rank, err);
+}
+
+static int v_kv_dump(struct mc_server *s, const json_t *args, json_t **out,
+                     struct mc_err *err)
+{
+    static const char digit[] = "0123456789abcdef";
+    struct mc_page_piece p = {0};
+    struct mc_page_dump d;
+    const struct mc_served *m;
+    char *hex;
+    int rc = model_arg(s, args, 3, &m, err);
+
+    if (rc == 0)
+        rc = piece_arg(args, &p, err);
+    if (rc == 0)
+        rc = mc_engine_dump(m->engine, &p, &d, err);
+    if (rc < 0)
+        return rc;
+    hex = malloc(2 * d.n + 1);
+    for (size_t i = 0; hex && i < d.n; i++) {
+        hex[2 * i] = digit[d.bytes[i] >> 4];
+        hex[2 * i + 1] = digit[d.bytes[i] & 15];
+    }
+    if (hex)
+        *out = json_pack("{s:i, s:s, s:I, s:s, s:i, s:i, s:i, s:s#}", "page", p.page,
+                         "state", d.state, "tag", (json_int_t)d.tag, "layout", d.layout,
+                         "rank", d.rank, "layers", d.n_layer, "indexes", d.n_index, "bytes",
+                         hex, (int)(2 * d.n));
+    free(hex);
+    free(d.bytes);
+    return *out ? 0 : mc_fail(err, MC_ENOMEM, "no memory for a page's bytes");
+}
+
 /* ---- sequences ------------------------------------------------------------------------ */
 
 static const char *const state_names[] = {"", "waiting", "prefill", "decode", "paused",
@@ -439,6 +502,8 @@ const struct mc_verb mc_verbs[] = {
     {"stats", "[MODEL]", "counters since the start", "engine.stats", WORD, v_stats},
     {"models", "", "what is served", "engine.models", 0, v_models},
     {"kv", "[MODEL]", "KV pages", "kv.stats", WORD, v_kv},
+    {"kv.dump", "PAGE [LAYER | indexN] [RANK] [MODEL]", "a KV page's bytes, of one layer",
+     "kv.dump", REPL, v_kv_dump},
     {"seqs", "", "live sequences", "seqs", WORD, v_seqs},
     {"why", "ID", "a request's life: what came when, and why it waited", "why", WORD,
      mc_look_why},

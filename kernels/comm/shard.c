@@ -27,7 +27,7 @@ static int32_t group_of(const struct mc_kv *kv, const struct mc_peer *peer)
     return peer->rank - kv->rank;
 }
 
-/* ---- shard_merge ----------------------------------------------------------------------- */
+/* ---- shard_merge ------------------------------------------------------------------- */
 
 static int shard_merge_need(const struct mc_shard_merge_p *p, struct mc_need *need,
                             const char **why)
@@ -86,7 +86,7 @@ static int shard_merge(struct mc_par *par, const struct mc_shard_merge_p *p)
 
 MC_HOST_OP(mc_host_shard_merge, shard_merge, shard_merge_need, shard_merge);
 
-/* ---- dsa_merge ------------------------------------------------------------------------- */
+/* ---- dsa_merge --------------------------------------------------------------------- */
 
 static int dsa_merge_need(const struct mc_dsa_merge_p *p, struct mc_need *need,
                           const char **why)

@@ -21,7 +21,7 @@ static int pool_need(const struct mc_kv *kv, const char **why)
     return no ? mc_refuse(why, no) : 0;
 }
 
-/* ---- page_init ----------------------------------------------------------------------- */
+/* ---- page_init --------------------------------------------------------------------- */
 
 static int page_init_need(const struct mc_page_init_p *p, struct mc_need *need,
                           const char **why)
@@ -41,7 +41,8 @@ static void init_pages(void *ctx, int64_t i0, int64_t i1, int lane)
 
         if (page < 0)
             continue;
-        memset(p->kv.base + (int64_t)page * p->kv.page_stride, 0, (size_t)p->kv.page_stride);
+        memset(p->kv.base + (int64_t)page * p->kv.page_stride, 0,
+               (size_t)p->kv.page_stride);
         p->kv.tag[page] = p->list[2 * i + 1];
     }
 }
@@ -61,7 +62,7 @@ static int page_init(struct mc_par *par, const struct mc_page_init_p *p)
 
 MC_HOST_OP(mc_host_page_init, page_init, page_init_need, page_init);
 
-/* ---- page_copy ----------------------------------------------------------------------- */
+/* ---- page_copy --------------------------------------------------------------------- */
 
 static int page_copy_need(const struct mc_page_copy_p *p, struct mc_need *need,
                           const char **why)
@@ -102,14 +103,15 @@ static int page_copy(struct mc_par *par, const struct mc_page_copy_p *p)
 
 MC_HOST_OP(mc_host_page_copy, page_copy, page_copy_need, page_copy);
 
-/* ---- page_check ---------------------------------------------------------------------- */
+/* ---- page_check -------------------------------------------------------------------- */
 
 static int page_check_need(const struct mc_page_check_p *p, struct mc_need *need,
                            const char **why)
 {
     (void)need;
     if (p->kv.n_shard > 1 && (!p->found || p->peer.n % p->kv.n_shard != 0))
-        return mc_refuse(why, "page_check: sharded tokens need found, and ranks in groups");
+        return mc_refuse(why,
+                         "page_check: sharded tokens need found, and ranks in groups");
     return pool_need(&p->kv, why);
 }
 

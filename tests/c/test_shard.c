@@ -1,4 +1,5 @@
-/* test_shard.c - tokens spread over ranks: the logits and tokens of ranks that each keep all. */
+/* test_shard.c - tokens spread over ranks: the logits and tokens of ranks that each keep
+ * all. */
 #include "tests/c/engine_help.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@ enum { TOKENS = 450, ROWS = 100, OUTS = 6 };
 
 static const char *const models[] = {"tests/models/tiny-kimi", "tests/models/tiny-glm"};
 
-/* ---- one sequence by hand ---------------------------------------------------------------- */
+/* ---- one sequence by hand ---------------------------------------------------------- */
 
 /* Logits of OUTS rows of the last chunk; the first chunks have `first` tokens. */
 static void solo_logits(const char *model, const char *backend, int32_t ranks,
@@ -66,8 +67,8 @@ static void shard_gives_the_logits_of_whole_ranks(void **state)
     for (size_t m = 0; m < 2; m++)
         for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
             solo_logits(models[m], how[i].backend, how[i].ranks, 1, ROWS, want, &vocab);
-            solo_logits(models[m], how[i].backend, how[i].ranks, how[i].n_shard, ROWS, got,
-                        &vocab);
+            solo_logits(models[m], how[i].backend, how[i].ranks, how[i].n_shard, ROWS,
+                        got, &vocab);
             if (!(worst(want, got, OUTS * vocab) < 2e-4))
                 fail_msg("%s, %d ranks, shards of %d: %g", models[m], how[i].ranks,
                          how[i].n_shard, worst(want, got, OUTS * vocab));

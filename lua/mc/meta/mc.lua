@@ -180,6 +180,14 @@ function mc.engine.set(settings) end
 ---@param model string?
 function mc.kv.stats(model) end
 
+--- A KV page's bytes in hexadecimal, of one layer (0), or of an index's keys ("index0"): {page,
+--- state, tag, layout, rank, layers, indexes, bytes}. REPL only.
+---@param page integer
+---@param layer integer|string|nil
+---@param rank integer?
+---@param model string?
+function mc.kv.dump(page, layer, rank, model) end
+
 --- What runs: directory, generations, files. REPL only.
 function mc.policy.list() end
 
