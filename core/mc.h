@@ -26,6 +26,7 @@ struct mc_engine_opts {
     const char *cpu;      /* forces a body of the cpu backend, NULL: the best */
     int threads;          /* of the cpu backend, divided over the ranks; 0: one a core */
     int32_t ranks;        /* that share the model, 0: 1 */
+    int32_t shard_tokens; /* ranks that a sequence's tokens are spread over, 0: none */
     const char *kv;       /* "auto", "f32", "bf16", "fp8" */
     uint64_t kv_bytes;    /* KV pool of a rank, 0: enough for max_seqs short contexts, see open.c */
     int64_t swap_bytes;   /* host memory of a rank for preempted pages; 0: as many as the pool

@@ -11,6 +11,7 @@ int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engi
         .cpu = *s->cpu ? s->cpu : NULL,
         .threads = (int)s->threads,
         .ranks = (int32_t)s->ranks,
+        .shard_tokens = (int32_t)s->shard_tokens,
         .kv = s->kv,
         .kv_bytes = (uint64_t)s->kv_memory,
         .swap_bytes = s->swap_memory,

@@ -92,6 +92,7 @@ struct mc_seq {
     int32_t slot;           /* -1: none */
     bool fresh;             /* the slot's device state is not set yet */
     int32_t *page, n_page;  /* [pitch] */
+    int32_t shard; /* with no page: where its first must be, -1: anywhere */
     int32_t *place, n_place; /* [pitch] its pages in host memory */
     int32_t n_shared_seen;  /* pages already offered for sharing */
     int32_t n_ctx, n_pub;   /* tokens whose KV is enqueued; published */

@@ -34,7 +34,9 @@ struct mc_pages {
     int32_t n, n_held, n_shared;
     struct page *page;
     int32_t *refs; /* [n]: who asks asks for many */
-    struct list free, cached, pending, retired;
+    struct list free[MC_MAX_RANKS], cached[MC_MAX_RANKS], retired[MC_MAX_RANKS]; /* a shard */
+    struct list pending;
+    int32_t n_shard;
     int32_t *table; /* page index or NONE */
     uint32_t mask;
     uint32_t next_tag;
@@ -85,7 +87,17 @@ uint64_t mc_kv_record_bytes(int32_t n_page)
            table_cap(n_page) * sizeof(int32_t);
 }
 
-struct mc_pages *mc_kv_new(int32_t n_page)
+int32_t mc_kv_shard(const struct mc_pages *kv, int32_t page)
+{
+    return page % kv->n_shard;
+}
+
+int32_t mc_kv_next_shard(const struct mc_pages *kv, const int32_t *page, int32_t n)
+{
+    return n > 0 ? (mc_kv_shard(kv, page[0]) + n) % kv->n_shard : -1;
+}
+
+struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard)
 {
     struct mc_pages *kv = calloc(1, sizeof *kv);
     uint32_t cap = table_cap(n_page);
@@ -102,9 +114,12 @@ struct mc_pages *mc_kv_new(int32_t n_page)
         return NULL;
     }
     memset(kv->table, 0xFF, cap * sizeof *kv->table);
-    kv->free = kv->cached = kv->pending = kv->retired = (struct list){NONE, NONE, 0};
+    kv->n_shard = n_shard > 1 ? n_shard : 1;
+    kv->pending = (struct list){NONE, NONE, 0};
+    for (int32_t i = 0; i < kv->n_shard; i++)
+        kv->free[i] = kv->cached[i] = kv->retired[i] = kv->pending;
     for (int32_t i = 0; i < n_page; i++)
-        append(kv, &kv->free, i);
+        append(kv, &kv->free[mc_kv_shard(kv, i)], i);
     return kv;
 }
 
@@ -118,19 +133,46 @@ void mc_kv_free(struct mc_pages *kv)
     free(kv);
 }
 
+static int32_t sum(const struct mc_pages *kv, const struct list *l)
+{
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < kv->n_shard; i++)
+        n += l[i].n;
+    return n;
+}
+
 int32_t mc_kv_total(const struct mc_pages *kv)
 {
-    return kv->n - kv->retired.n;
+    return kv->n - sum(kv, kv->retired);
 }
 
 int32_t mc_kv_n_free(const struct mc_pages *kv)
 {
-    return kv->free.n;
+    return sum(kv, kv->free);
 }
 
 int32_t mc_kv_n_cached(const struct mc_pages *kv)
 {
-    return kv->cached.n;
+    return sum(kv, kv->cached);
+}
+
+int32_t mc_kv_n_ready(const struct mc_pages *kv, int32_t shard)
+{
+    return kv->free[shard].n + kv->cached[shard].n;
+}
+
+void mc_kv_ready(const struct mc_pages *kv, int32_t at_least, int32_t *n_free,
+                 int32_t *n_cached)
+{
+    int32_t all = mc_kv_n_ready(kv, 0);
+
+    *n_free = mc_kv_n_free(kv);
+    for (int32_t i = 1; i < kv->n_shard; i++)
+        all = mc_kv_n_ready(kv, i) < all ? mc_kv_n_ready(kv, i) : all;
+    all = all * kv->n_shard > at_least ? all * kv->n_shard : at_least;
+    *n_free = *n_free < all ? *n_free : all;
+    *n_cached = all - *n_free;
 }
 
 int32_t mc_kv_n_pending(const struct mc_pages *kv)
@@ -232,7 +274,9 @@ int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bo
         return i;
     p = &kv->page[i];
     if (p->state != HELD) {
-        unlink_page(kv, p->state == CACHED ? &kv->cached : &kv->pending, i);
+        unlink_page(kv,
+                    p->state == CACHED ? &kv->cached[mc_kv_shard(kv, i)] : &kv->pending,
+                    i);
         p->state = HELD;
         kv->n_held++;
         kv->refs[i] = 1;
@@ -244,9 +288,21 @@ int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bo
 
 /* ---- taking and giving ------------------------------------------------------------- */
 
-int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag)
+/* The shard with most pages that can be had. */
+static int32_t roomiest(const struct mc_pages *kv)
 {
-    struct list *from = kv->free.n ? &kv->free : &kv->cached;
+    int32_t best = 0;
+
+    for (int32_t i = 1; i < kv->n_shard; i++)
+        if (mc_kv_n_ready(kv, i) > mc_kv_n_ready(kv, best))
+            best = i;
+    return best;
+}
+
+int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, uint32_t *tag)
+{
+    int32_t at = shard < 0 ? roomiest(kv) : shard;
+    struct list *from = kv->free[at].n ? &kv->free[at] : &kv->cached[at];
     int32_t i = from->first;
     struct page *p;
 
@@ -264,10 +320,23 @@ int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag)
     return i;
 }
 
+/* The shard with the fewest retired pages, or with the most: their pools stay equal. */
+static int32_t retired_shard(const struct mc_pages *kv, bool most)
+{
+    int32_t best = 0;
+
+    for (int32_t i = 1; i < kv->n_shard; i++)
+        if (most ? kv->retired[i].n > kv->retired[best].n
+                 : kv->retired[i].n < kv->retired[best].n)
+            best = i;
+    return best;
+}
+
 int32_t mc_kv_retire(struct mc_pages *kv)
 {
-    struct list *from = kv->free.n ? &kv->free : &kv->cached;
-    int32_t i = from == &kv->free ? from->last : from->first;
+    int32_t at = retired_shard(kv, false);
+    struct list *from = kv->free[at].n ? &kv->free[at] : &kv->cached[at];
+    int32_t i = from == &kv->free[at] ? from->last : from->first;
 
     if (i == NONE)
         return -1;
@@ -275,16 +344,20 @@ int32_t mc_kv_retire(struct mc_pages *kv)
     if (kv->page[i].found)
         table_remove(kv, i);
     kv->page[i].state = RETIRED;
-    append(kv, &kv->retired, i);
+    append(kv, &kv->retired[at], i);
     return i;
 }
 
 void mc_kv_restore(struct mc_pages *kv, int32_t n)
 {
-    for (int32_t i = kv->retired.last; n > 0 && i != NONE; i = kv->retired.last, n--) {
-        unlink_page(kv, &kv->retired, i);
+    for (; n > 0; n--) {
+        int32_t at = retired_shard(kv, true), i = kv->retired[at].last;
+
+        if (i == NONE)
+            return;
+        unlink_page(kv, &kv->retired[at], i);
         kv->page[i].state = FREE;
-        append(kv, &kv->free, i);
+        append(kv, &kv->free[at], i);
     }
 }
 
@@ -312,7 +385,8 @@ int32_t mc_kv_n_shared(const struct mc_pages *kv)
 const char *mc_kv_state(const struct mc_pages *kv, int32_t page)
 {
     static const char *const name[] = {
-        [FREE] = "free", [HELD] = "held", [CACHED] = "cached", [PENDING] = "pending"};
+        [FREE] = "free", [HELD] = "held", [CACHED] = "cached", [PENDING] = "pending",
+        [RETIRED] = "retired"};
 
     return name[kv->page[page].state];
 }
@@ -339,6 +413,8 @@ void mc_kv_settle(struct mc_pages *kv, uint64_t done)
 
         unlink_page(kv, &kv->pending, i);
         p->state = p->found ? CACHED : FREE;
-        append(kv, p->found ? &kv->cached : &kv->free, i);
+        append(kv,
+               p->found ? &kv->cached[mc_kv_shard(kv, i)] : &kv->free[mc_kv_shard(kv, i)],
+               i);
     }
 }

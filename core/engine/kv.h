@@ -26,7 +26,9 @@ struct mc_hash {
     uint64_t lo, hi;
 };
 
-struct mc_pages *mc_kv_new(int32_t n_page); /* NULL: no memory */
+/* NULL: no memory. n_page: of all ranks that tokens are spread over; page p is with the
+ * p mod n_shard-th of them. */
+struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard);
 uint64_t mc_kv_record_bytes(int32_t n_page); /* what it takes on the host */
 void mc_kv_free(struct mc_pages *kv);
 
@@ -36,10 +38,23 @@ int32_t mc_kv_n_cached(const struct mc_pages *kv);
 int32_t mc_kv_n_pending(const struct mc_pages *kv);
 int32_t mc_kv_n_held(const struct mc_pages *kv);
 
-/* A free page, else the least recently used cached one, else -1. refs 1, *tag new. */
-int32_t mc_kv_take(struct mc_pages *kv, uint32_t *tag);
+/* Pages of a shard that are free or cached. */
+int32_t mc_kv_n_ready(const struct mc_pages *kv, int32_t shard);
+/* A sequence's blocks go round the shards, so of many pages whole rounds can be had: what
+ * is free and what is cached of those, or of at_least so many. */
+void mc_kv_ready(const struct mc_pages *kv, int32_t at_least, int32_t *n_free,
+                 int32_t *n_cached);
+/* The shard of a page, and that of the block behind n pages; -1: it may be any (n is 0).
+ */
+int32_t mc_kv_shard(const struct mc_pages *kv, int32_t page);
+int32_t mc_kv_next_shard(const struct mc_pages *kv, const int32_t *page, int32_t n);
+
+/* A free page of the shard (-1: of that with most), else its least recently used cached
+ * one, else -1. refs 1, *tag new. */
+int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, uint32_t *tag);
 uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page);
-const char *mc_kv_state(const struct mc_pages *kv, int32_t page); /* "free", "held", ... */
+const char *mc_kv_state(const struct mc_pages *kv,
+                        int32_t page); /* "free", "held", ... */
 void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket);
 /* One more holder of a page that is held. */
 void mc_kv_ref(struct mc_pages *kv, int32_t page);

@@ -113,8 +113,10 @@ static int32_t policy_text(struct mc_engine *e, uint16_t why, uint32_t gen)
 static int32_t own_text(const struct mc_engine *e, const struct mc_step *s,
                         const struct mc_seq *q, const struct mc_row *r)
 {
-    int32_t left = mc_kv_n_free(e->kv) + mc_kv_n_cached(e->kv);
+    int32_t n_free, n_cached, left;
 
+    mc_kv_ready(e->kv, 0, &n_free, &n_cached);
+    left = n_free + n_cached;
     if (s->n_row >= e->n_slot || (q->state == MC_STATE_WAITING && e->n_slot_free == 0))
         return T_SLOTS;
     if (s->n_tok >= e->o.chunk)

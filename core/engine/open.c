@@ -30,6 +30,7 @@ static int open_ranks(struct mc_engine *e, struct mc_err *err)
     if (rc == 0) {
         e->model = &e->ranks.rank[0].model;
         mc_mem_init(&e->mem, e->model->be);
+        rc = mc_ranks_shard(&e->ranks, e->o.shard_tokens, err);
     }
     return rc;
 }
@@ -41,6 +42,7 @@ static uint64_t default_pool(const struct mc_engine *e, int64_t page_bytes)
                        (uint64_t)sysconf(_SC_PAGESIZE) / 4 / (uint64_t)e->ranks.n;
     uint64_t enough = (uint64_t)e->n_slot * (2048 / MC_PAGE) * (uint64_t)page_bytes;
 
+    enough /= (uint64_t)mc_ranks_shards(&e->ranks);
     return enough < quarter ? enough : quarter;
 }
 
@@ -53,8 +55,10 @@ static int check_pool(const struct mc_engine *e, int64_t page_bytes, struct mc_e
     double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     bool device = strcmp(e->model->be->name, "cuda") == 0;
     double pages = device ? 0 : (double)e->pool.n_page * (double)page_bytes * e->ranks.n;
-    double records = (double)mc_kv_record_bytes(e->pool.n_page);
-    double swap = (double)mc_swap_places(e, page_bytes) * (double)page_bytes * e->ranks.n;
+    int32_t shards = mc_ranks_shards(&e->ranks);
+    double records = (double)mc_kv_record_bytes(e->pool.n_page * shards);
+    double swap = (double)mc_swap_places(e, page_bytes) * (double)page_bytes *
+                  (e->ranks.n / shards);
     double weights = 0;
 
     for (int32_t i = 0; i < e->ranks.n && !device; i++)
@@ -73,7 +77,7 @@ static int check_pool(const struct mc_engine *e, int64_t page_bytes, struct mc_e
 static int size_kv(struct mc_engine *e, struct mc_err *err)
 {
     struct mc_pool_size *pool = &e->pool;
-    uint64_t bytes = e->o.kv_bytes, n;
+    uint64_t bytes = e->o.kv_bytes, n, most;
     int64_t page;
     int rc = mc_kv_layout_of(&e->model->cfg, e->o.kv ? e->o.kv : "auto", &pool->layout, err);
 
@@ -83,7 +87,8 @@ static int size_kv(struct mc_engine *e, struct mc_err *err)
     if (bytes == 0)
         bytes = default_pool(e, page);
     n = bytes / (uint64_t)page;
-    pool->n_page = n > INT32_MAX / MC_PAGE ? INT32_MAX / MC_PAGE : (int32_t)n;
+    most = (uint64_t)(INT32_MAX / MC_PAGE / mc_ranks_shards(&e->ranks));
+    pool->n_page = (int32_t)(n < most ? n : most);
     if (pool->n_page < 2)
         return mc_fail_param(
             err, MC_EARG, "kv-memory",
@@ -96,11 +101,12 @@ static int size_kv(struct mc_engine *e, struct mc_err *err)
 static void set_limits(struct mc_engine *e)
 {
     struct mc_pool_size *pool = &e->pool;
+    int32_t tokens = pool->n_page * mc_ranks_shards(&e->ranks) * MC_PAGE;
 
     if (e->o.max_context <= 0 || e->o.max_context > e->model->cfg.max_context)
         e->o.max_context = e->model->cfg.max_context;
-    if (e->o.max_context > pool->n_page * MC_PAGE)
-        e->o.max_context = pool->n_page * MC_PAGE;
+    if (e->o.max_context > tokens)
+        e->o.max_context = tokens;
     e->pitch = (e->o.max_context + MC_PAGE - 1) / MC_PAGE;
     pool->pitch = e->pitch;
     pool->n_slot = e->n_slot;
@@ -111,8 +117,10 @@ static void set_limits(struct mc_engine *e)
 
 static int open_tables(struct mc_engine *e, struct mc_err *err)
 {
-    e->kv = mc_kv_new(e->pool.n_page);
-    atomic_store(&e->p_goal, e->pool.n_page);
+    int32_t shards = mc_ranks_shards(&e->ranks);
+
+    e->kv = mc_kv_new(e->pool.n_page * shards, shards);
+    atomic_store(&e->p_goal, e->pool.n_page * shards);
     e->seqs = calloc((size_t)e->n_seqs, sizeof *e->seqs);
     e->live = calloc((size_t)e->n_seqs, sizeof *e->live);
     e->live_gen = calloc((size_t)e->n_seqs, sizeof *e->live_gen);

@@ -35,14 +35,30 @@ static int32_t parents_part(struct mc_engine *e, const struct mc_seq *q, uint64_
     return n < q->n_ids ? n : q->n_ids - 1;
 }
 
-/* Page i of q's context where it is already, or -1. */
-static int32_t page_at(struct mc_engine *e, struct mc_seq *q, int32_t i,
+/* May block i of q be in that page, when block 0 is in `first`? */
+static bool follows(const struct mc_engine *e, const struct mc_seq *q, int32_t first,
+                    int32_t i, int32_t page)
+{
+    int32_t shard = i > 0 ? mc_kv_next_shard(e->kv, &first, i) : q->shard;
+
+    return page >= 0 && (shard < 0 || mc_kv_shard(e->kv, page) == shard);
+}
+
+static int32_t first_page(const struct mc_seq *q)
+{
+    return q->n_page > 0 ? q->page[0] : -1;
+}
+
+/* Page i of q's context where it is already, or -1; its first one is `first`. */
+static int32_t page_at(struct mc_engine *e, struct mc_seq *q, int32_t first, int32_t i,
                        const struct mc_seq *p, int32_t n_parent, bool take)
 {
-    int32_t page = mc_kv_find(e->kv, q->chain[i], q->ids + i * MC_PAGE, take);
+    int32_t page = mc_kv_find(e->kv, q->chain[i], q->ids + i * MC_PAGE, false);
 
-    if (page >= 0 || (i + 1) * MC_PAGE > n_parent)
-        return page;
+    if (follows(e, q, first, i, page))
+        return mc_kv_find(e->kv, q->chain[i], q->ids + i * MC_PAGE, take);
+    if ((i + 1) * MC_PAGE > n_parent || !follows(e, q, first, i, p->page[i]))
+        return -1;
     if (take)
         mc_kv_ref(e->kv, p->page[i]);
     return p->page[i];
@@ -57,7 +73,7 @@ static bool no_reuse(const struct mc_seq *q)
 struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q)
 {
     /* one token at least runs again: its logits are wanted */
-    int32_t most = (q->n_ids - 1) / MC_PAGE, n_parent, i;
+    int32_t most = (q->n_ids - 1) / MC_PAGE, first = -1, n_parent, i;
     const struct mc_seq *p = NULL;
     struct mc_found f = {0};
 
@@ -66,14 +82,17 @@ struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q)
     extend_chain(q, most);
     n_parent = parents_part(e, q, 0, &p);
     for (i = 0; i < most; i++) {
-        int32_t page = page_at(e, q, i, p, n_parent, false);
+        int32_t page = page_at(e, q, first, i, p, n_parent, false);
 
         if (page < 0)
             break;
+        first = i == 0 ? page : first;
         f.n_held += mc_kv_refs(e->kv, page) > 0;
     }
     f.n_page = i;
-    f.n = i * MC_PAGE > n_parent ? i * MC_PAGE : n_parent;
+    f.n = i * MC_PAGE;
+    if (n_parent > f.n && follows(e, q, first, i, p->page[i]))
+        f.n = n_parent;
     return f;
 }
 
@@ -87,14 +106,16 @@ void mc_prefix_take(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
         extend_chain(q, most);
         n_parent = parents_part(e, q, e->n_plan, &p);
         while (q->n_page < most) {
-            int32_t page = page_at(e, q, q->n_page, p, n_parent, true);
+            int32_t page = page_at(e, q, first_page(q), q->n_page, p, n_parent, true);
 
             if (page < 0)
                 break;
             q->page[q->n_page++] = page;
         }
         q->n_ctx = q->n_page * MC_PAGE;
-        if (s && n_parent > q->n_ctx && mc_moves_copy(e, s, q, p->page[q->n_page]))
+        if (s && n_parent > q->n_ctx &&
+            follows(e, q, first_page(q), q->n_page, p->page[q->n_page]) &&
+            mc_moves_copy(e, s, q, p->page[q->n_page]))
             q->n_ctx = n_parent;
     }
     q->n_pub = q->n_ctx;

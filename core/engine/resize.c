@@ -22,10 +22,11 @@ static void discard(struct mc_engine *e, int32_t page)
 {
     for (int32_t i = 0; i < e->crew.n; i++) {
         struct mc_run *run = &e->crew.run[i];
-        int64_t n = run->dev.kv.page_stride;
+        const struct mc_kv *kv = &run->dev.kv;
+        int64_t n = kv->page_stride;
 
-        if (run->be->discard)
-            run->be->discard(run->be, run->dev.kv.base + page * n, (size_t)n);
+        if (run->be->discard && page % kv->n_shard == kv->rank)
+            run->be->discard(run->be, kv->base + page / kv->n_shard * n, (size_t)n);
     }
 }
 
@@ -44,10 +45,11 @@ void mc_resize_turn(struct mc_engine *e)
     }
 }
 
-/* Pages that the longest sequence needs to make another token; look and inbox are held. */
+/* Pages of a rank that the longest sequence needs to make another token; look and inbox are
+ * held. */
 static int32_t least_pages(const struct mc_engine *e)
 {
-    int32_t n = MC_PAGE;
+    int32_t n = MC_PAGE, shards = mc_ranks_shards(&e->ranks);
 
     for (int32_t i = 0; i < e->n_live; i++) {
         const struct mc_seq *q = &e->seqs[e->live[i]];
@@ -56,7 +58,7 @@ static int32_t least_pages(const struct mc_engine *e)
     }
     for (const struct mc_seq *q = e->inbox_first; q; q = q->next)
         n = q->n_ids > n ? q->n_ids : n;
-    return n / MC_PAGE + 1;
+    return (n / MC_PAGE + shards) / shards;
 }
 
 int mc_engine_set_kv(struct mc_engine *e, uint64_t bytes, struct mc_err *err)
@@ -78,7 +80,7 @@ int mc_engine_set_kv(struct mc_engine *e, uint64_t bytes, struct mc_err *err)
         rc = mc_fail_param(err, MC_EARG, "kv_memory", "kv_memory: the pool was made for %llu "
                            "bytes; more takes a restart", (unsigned long long)(most * page));
     else
-        atomic_store(&e->p_goal, (int)n);
+        atomic_store(&e->p_goal, (int)n * mc_ranks_shards(&e->ranks));
     e->woken = true;
     pthread_cond_signal(&e->bell);
     pthread_mutex_unlock(&e->inbox);

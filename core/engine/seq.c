@@ -171,7 +171,8 @@ int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *
         rc = check_want(r, err);
     if (rc < 0)
         return rc;
-    *q = (struct mc_seq){.id = q->id, .gen = q->gen, .slot = -1, .override_tok = -1};
+    *q = (struct mc_seq){.id = q->id, .gen = q->gen, .slot = -1, .override_tok = -1,
+                         .shard = -1};
     q->cap_ids = r->n_ids + 64;
     q->ids = malloc((size_t)q->cap_ids * sizeof *q->ids);
     q->page = malloc((size_t)e->pitch * sizeof *q->page);
@@ -219,6 +220,7 @@ void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q)
 
     while (q->n_page > 0)
         mc_kv_give(e->kv, q->page[--q->n_page], ticket);
+    q->shard = -1;
     q->n_ctx = q->n_pub = q->n_shared_seen = 0;
 }
 

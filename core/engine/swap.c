@@ -15,11 +15,12 @@
 enum { TRY_PAGES = 8 };
 static const int64_t DEFAULT_BYTES = 4ll << 30;
 
+/* Of all ranks that have a page each: of those that share tokens one does. */
 static int64_t page_bytes(const struct mc_engine *e)
 {
     int64_t n = 0;
 
-    for (int32_t i = 0; i < e->crew.n; i++)
+    for (int32_t i = 0; i < e->crew.n; i += mc_ranks_shards(&e->ranks))
         n += e->crew.run[i].dev.kv.page_stride;
     return n;
 }
@@ -49,9 +50,13 @@ static int copy(struct mc_run *run, const int32_t *from, const int32_t *to, int3
     int rc = 0;
 
     for (int32_t i = 0; i < n && rc == 0; i++) {
-        const struct mc_kv *kv = &run->dev.kv;
-        struct mc_page_copy_p p = {.kv = *kv, .pages = from + i, .n = 1, .to_buf = true,
-                                   .buf = kv->base + to[i] * kv->page_stride};
+        const struct mc_kv *kv = &run->dev.kv; /* both pages are one rank's */
+        struct mc_page_copy_p p = {.kv = *kv,
+                                   .pages = from + i,
+                                   .n = 1,
+                                   .to_buf = true,
+                                   .buf = kv->base +
+                                          to[i] / kv->n_shard * kv->page_stride};
 
         rc = mc_k_page_copy(run->be, run->stream, &p);
     }
@@ -99,12 +104,14 @@ int32_t mc_swap_places(const struct mc_engine *e, int64_t page)
 {
     int64_t most = sysconf(_SC_PHYS_PAGES) / 8 * sysconf(_SC_PAGESIZE);
     int64_t n = e->o.swap_bytes / page;
+    int32_t shards = mc_ranks_shards(&e->ranks);
 
     if (!e->model->be->op[MC_OP_page_copy] || n < 0)
         return 0;
-    most = (most < DEFAULT_BYTES ? most : DEFAULT_BYTES) / e->ranks.n / page;
+    most = (most < DEFAULT_BYTES ? most : DEFAULT_BYTES) / (e->ranks.n / shards) / page;
     if (e->o.swap_bytes == 0)
-        n = most < e->pool.n_page ? most : e->pool.n_page;
+        n = most < (int64_t)e->pool.n_page * shards ? most
+                                                    : (int64_t)e->pool.n_page * shards;
     return n > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)n;
 }
 
@@ -175,8 +182,11 @@ int mc_swap_open(struct mc_engine *e, struct mc_err *err)
     for (int32_t i = 0; i < e->crew.n && w->n > 0; i++) {
         struct mc_run *run = &e->crew.run[i];
 
-        w->pool[i] = mc_mem_take_host(&run->mem,
-                                      (size_t)w->n * (size_t)run->dev.kv.page_stride);
+        w->pool[i] = i % mc_ranks_shards(&e->ranks)
+                         ? w->pool[i - 1] /* of a page only one of them has bytes */
+                         : mc_mem_take_host(&run->mem,
+                                            (size_t)w->n *
+                                                (size_t)run->dev.kv.page_stride);
         rc = w->pool[i] ? rc : MC_ENOMEM;
     }
     for (int k = 0; k < MC_DEPTH && rc == 0; k++)
@@ -202,6 +212,8 @@ bool mc_moves_copy(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int
     struct mc_moves *m = &s->moves;
     int32_t was = q->n_page;
 
+    if (was == 0)
+        q->shard = mc_kv_shard(e->kv, page);
     if (m->n_copy == e->n_slot ||
         mc_step_grow(e, s, q, (was + 1) * MC_PAGE) < (was + 1) * MC_PAGE)
         return false;
@@ -215,6 +227,7 @@ bool mc_swap_out(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
     struct mc_swap *w = &e->swap;
     struct mc_moves *m = &s->moves;
     int32_t n = (q->n_ctx + MC_PAGE - 1) / MC_PAGE, n_ctx = q->n_ctx;
+    int32_t shard = n > 0 ? mc_kv_shard(e->kv, q->page[0]) : -1;
 
     if (n > w->n_free || m->n_out + n > w->n)
         return false;
@@ -226,6 +239,7 @@ bool mc_swap_out(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
     q->n_place = n;
     mc_seq_drop_pages(e, q);
     q->n_ctx = n_ctx;
+    q->shard = shard;
     return true;
 }
 
@@ -239,7 +253,8 @@ void mc_swap_forget(struct mc_engine *e, struct mc_seq *q)
 static void bring(struct mc_engine *e, struct mc_moves *m, struct mc_seq *q, int32_t i)
 {
     uint32_t tag;
-    int32_t page = mc_kv_take(e->kv, &tag), at = (*m->n_in)++;
+    int32_t shard = i > 0 ? mc_kv_next_shard(e->kv, q->page, i) : q->shard;
+    int32_t page = mc_kv_take(e->kv, shard, &tag), at = (*m->n_in)++;
 
     m->init[at][0] = (uint32_t)page;
     m->init[at][1] = tag;
@@ -251,12 +266,12 @@ static void bring(struct mc_engine *e, struct mc_moves *m, struct mc_seq *q, int
 bool mc_swap_in(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 {
     struct mc_moves *m = &s->moves;
-    int32_t n_ctx = q->n_ctx, n = q->n_place;
+    int32_t n_ctx = q->n_ctx, n = q->n_place, n_free, n_cached;
     struct mc_found f = mc_prefix_look(e, q);
 
+    mc_kv_ready(e->kv, 0, &n_free, &n_cached);
     /* what is found again needs no copy, but its cached pages are not free for others */
-    if (f.n < n_ctx && (n - f.n_held > mc_kv_n_free(e->kv) + mc_kv_n_cached(e->kv) ||
-                        *m->n_in + n > e->swap.n))
+    if (f.n < n_ctx && (n - f.n_held > n_free + n_cached || *m->n_in + n > e->swap.n))
         return false;
     mc_prefix_take(e, f.n < n_ctx ? NULL : s, q);
     if (f.n < n_ctx) {

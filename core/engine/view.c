@@ -65,7 +65,8 @@ static void fill_costs(const struct mc_engine *e, const struct mc_seq *q,
 {
     const struct mc_cost *c = &e->cost.prefill;
     double bytes = (double)e->swap.page_bytes, redo;
-    int32_t have = found ? found->n : (q->n_page - r->p_own) * MC_PAGE, n = q->n_ids - have;
+    int32_t have = found ? found->n : (q->n_page - r->p_own) * MC_PAGE,
+            n = q->n_ids - have;
     int32_t moves = r->p_host ? r->p_host : 2 * pages_of(q->n_ctx); /* there and back */
 
     if (q->state == MC_STATE_WAITING || c->us_tok <= 0)
@@ -246,13 +247,39 @@ static void lay_out(struct mc_engine *e, struct mc_step_view *v)
     v->bytes = (at + 7) & ~7u;
 }
 
+/* Pages that the rows at work could be given now. Of tokens that are spread over ranks a
+ * block's page must be its own rank's, so it may be there when no whole round of pages
+ * is. */
+static int32_t pages_at_hand(const struct mc_engine *e)
+{
+    int32_t left[MC_MAX_RANKS], shards = mc_ranks_shards(&e->ranks), n = 0;
+
+    for (int32_t i = 0; i < shards; i++)
+        left[i] = mc_kv_n_ready(e->kv, i);
+    for (int32_t i = 0; i < 2 * e->n_live && shards > 1;
+         i++) { /* those that decode first */
+        const struct mc_seq *q = &e->seqs[e->live[i % e->n_live]];
+        bool decode = q->state == MC_STATE_DECODE;
+        int32_t want = pages_of(decode ? q->n_ctx + 1 : q->n_ids + 1) - q->n_page;
+
+        if (q->n_page == 0 || decode != (i < e->n_live))
+            continue;
+        for (int32_t k = 0; k < want; k++, n++)
+            if (left[mc_kv_next_shard(e->kv, q->page, q->n_page + k)]-- <= 0)
+                break;
+    }
+    return n;
+}
+
 void mc_view_build(struct mc_engine *e)
 {
     struct mc_step_view *v = e->view;
     struct mc_row *row = (struct mc_row *)(v + 1);
     struct mc_party *lane, *tenant;
     double now = mc_now();
+    int32_t n_free, n_cached;
 
+    mc_kv_ready(e->kv, pages_at_hand(e), &n_free, &n_cached);
     *v = (struct mc_step_view){
         .abi = MC_ABI,
         .epoch = ++e->epoch,
@@ -262,8 +289,8 @@ void mc_view_build(struct mc_engine *e)
         .row_cap = e->n_slot,
         .p_tokens = MC_PAGE,
         .p_total = mc_kv_total(e->kv),
-        .p_free = mc_kv_n_free(e->kv),
-        .p_evict = mc_kv_n_cached(e->kv),
+        .p_free = n_free,
+        .p_evict = n_cached,
         .p_pending = mc_kv_n_pending(e->kv),
         .p_host_free = e->swap.n_free,
         .swap_bytes_us = e->swap.bytes_us,

@@ -27,7 +27,7 @@ static int record(struct mc_run *run, int (*pass)(struct mc_pass *, struct mc_st
     return rc < 0 ? rc : end;
 }
 
-static int open_run(struct mc_run *run, const struct mc_pool_size *size,
+static int open_run(struct mc_run *run, const struct mc_pool_size *size, int32_t n_shard,
                     const struct mc_pass_caps *caps, struct mc_err *err)
 {
     int rc;
@@ -36,8 +36,8 @@ static int open_run(struct mc_run *run, const struct mc_pool_size *size,
     run->dev.kv.n_page = size->n_page;
     run->dev.kv.n_slot = size->n_slot;
     run->dev.kv.pitch = size->pitch;
-    run->dev.kv.n_shard = size->n_shard > 1 ? size->n_shard : 1;
-    run->dev.kv.rank = run->be->peer.rank % run->dev.kv.n_shard;
+    run->dev.kv.n_shard = n_shard;
+    run->dev.kv.rank = run->be->peer.rank % n_shard;
     if (mc_step_mem_take(&run->dev, &run->mem, run->m, caps) < 0)
         return mc_fail(err, MC_ENOMEM, "no memory for %d KV pages and %d slots: lower "
                        "--kv-memory (%zu bytes taken so far)", size->n_page, size->n_slot,
@@ -66,7 +66,7 @@ int mc_crew_open(struct mc_crew *c, struct mc_ranks *r, const struct mc_pool_siz
         run->m = &r->rank[c->n].model;
         run->be = r->rank[c->n++].be;
         mc_mem_init(&run->mem, run->be);
-        rc = open_run(run, size, caps, err);
+        rc = open_run(run, size, mc_ranks_shards(r), caps, err);
     }
     return rc;
 }

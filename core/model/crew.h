@@ -33,7 +33,6 @@ struct mc_pool_size {
     enum mc_kv_layout layout;
     int32_t n_page; /* of a rank */
     int32_t n_slot, pitch;
-    int32_t n_shard; /* ranks that tokens are spread over; 0, 1: each has all */
 };
 
 /* *c is zero before; closed also after a failure. */

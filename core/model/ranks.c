@@ -107,6 +107,21 @@ static int check_share(const struct mc_config *c, int32_t n, struct mc_err *err)
                          "be shared so; %s can", n, c->n_head, c->n_kv_head, can);
 }
 
+int mc_ranks_shard(struct mc_ranks *r, int32_t n, struct mc_err *err)
+{
+    const struct mc_config *c = &r->rank[0].model.cfg;
+
+    if (n > 1 && c->attn != MC_ATTN_MLA)
+        return mc_fail_param(err, MC_EUNSUP, "shard-tokens", "--shard-tokens %d: ranks share "
+                             "the heads of this model (%s) and store no token twice; only "
+                             "latents (MLA) can be spread", n, c->family);
+    if (n > 1 && r->n % n != 0)
+        return mc_fail_param(err, MC_EARG, "shard-tokens", "--shard-tokens %d does not divide "
+                             "--ranks %d", n, r->n);
+    r->n_shard = n;
+    return 0;
+}
+
 /* ---- loading ----------------------------------------------------------------------- */
 
 struct job {

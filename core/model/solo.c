@@ -54,8 +54,8 @@ int mc_solo_open(struct mc_ranks *r, const struct mc_solo_opts *o, struct mc_sol
     const struct mc_model *m = &r->rank[0].model;
     struct mc_pass_caps caps = {.rows = o->rows, .seqs = 1, .outs = o->outs,
                                 .context = o->context};
-    struct mc_pool_size size = {.layout = o->kv, .n_slot = 1, .n_shard = o->n_shard};
-    int32_t shards = o->n_shard > 1 ? o->n_shard : 1;
+    struct mc_pool_size size = {.layout = o->kv, .n_slot = 1};
+    int32_t shards = mc_ranks_shards(r);
     struct mc_solo *s = calloc(1, sizeof *s);
     int rc = MC_ENOMEM;
 

@@ -15,7 +15,6 @@ struct mc_solo_opts {
     int32_t rows;    /* tokens a run at most */
     int32_t outs;    /* logit rows a run at most */
     enum mc_kv_layout kv;
-    int32_t n_shard; /* ranks that tokens are spread over; 0: each has all */
 };
 
 int mc_solo_open(struct mc_ranks *r, const struct mc_solo_opts *o, struct mc_solo **out,

@@ -21,34 +21,34 @@ static void fill(int32_t *ids, int32_t seed)
 
 static void kv_given_page_waits_for_its_ticket(void **state)
 {
-    struct mc_pages *kv = mc_kv_new(2);
+    struct mc_pages *kv = mc_kv_new(2, 1);
     uint32_t tag;
-    int32_t a = mc_kv_take(kv, &tag), b = mc_kv_take(kv, &tag);
+    int32_t a = mc_kv_take(kv, -1, &tag), b = mc_kv_take(kv, -1, &tag);
 
     (void)state;
-    assert_int_equal(mc_kv_take(kv, &tag), -1);
+    assert_int_equal(mc_kv_take(kv, -1, &tag), -1);
     mc_kv_give(kv, a, 7);
     mc_kv_give(kv, b, 9);
     mc_kv_settle(kv, 6);
     assert_int_equal(mc_kv_n_pending(kv), 2);
-    assert_int_equal(mc_kv_take(kv, &tag), -1);
+    assert_int_equal(mc_kv_take(kv, -1, &tag), -1);
     mc_kv_settle(kv, 7);
     assert_int_equal(mc_kv_n_pending(kv), 1);
-    assert_int_equal(mc_kv_take(kv, &tag), a);
+    assert_int_equal(mc_kv_take(kv, -1, &tag), a);
     sums_hold(kv);
     mc_kv_free(kv);
 }
 
 static void kv_each_taking_stamps_a_new_tag(void **state)
 {
-    struct mc_pages *kv = mc_kv_new(1);
+    struct mc_pages *kv = mc_kv_new(1, 1);
     uint32_t first, second;
-    int32_t a = mc_kv_take(kv, &first);
+    int32_t a = mc_kv_take(kv, -1, &first);
 
     (void)state;
     mc_kv_give(kv, a, 1);
     mc_kv_settle(kv, 1);
-    assert_int_equal(mc_kv_take(kv, &second), a);
+    assert_int_equal(mc_kv_take(kv, -1, &second), a);
     assert_int_not_equal(first, 0);
     assert_int_not_equal(first, second);
     assert_int_equal(mc_kv_tag(kv, a), second);
@@ -57,7 +57,7 @@ static void kv_each_taking_stamps_a_new_tag(void **state)
 
 static void kv_shared_page_survives_one_owner(void **state)
 {
-    struct mc_pages *kv = mc_kv_new(4);
+    struct mc_pages *kv = mc_kv_new(4, 1);
     int32_t ids[MC_PAGE], a;
     uint32_t tag;
     struct mc_hash h;
@@ -65,7 +65,7 @@ static void kv_shared_page_survives_one_owner(void **state)
     (void)state;
     fill(ids, 1);
     h = mc_kv_chain(mc_kv_root("", 0), ids);
-    a = mc_kv_take(kv, &tag);
+    a = mc_kv_take(kv, -1, &tag);
     assert_true(mc_kv_publish(kv, a, h, ids));
     assert_int_equal(mc_kv_find(kv, h, ids, true), a);
     mc_kv_give(kv, a, 1);
@@ -82,7 +82,7 @@ static void kv_shared_page_survives_one_owner(void **state)
 
 static void kv_pending_page_is_found_again(void **state)
 {
-    struct mc_pages *kv = mc_kv_new(2);
+    struct mc_pages *kv = mc_kv_new(2, 1);
     int32_t ids[MC_PAGE], a;
     uint32_t tag;
     struct mc_hash h;
@@ -90,7 +90,7 @@ static void kv_pending_page_is_found_again(void **state)
     (void)state;
     fill(ids, 3);
     h = mc_kv_chain(mc_kv_root("", 0), ids);
-    a = mc_kv_take(kv, &tag);
+    a = mc_kv_take(kv, -1, &tag);
     mc_kv_publish(kv, a, h, ids);
     mc_kv_give(kv, a, 5);
     assert_int_equal(mc_kv_find(kv, h, ids, true), a);
@@ -102,7 +102,7 @@ static void kv_pending_page_is_found_again(void **state)
 
 static void kv_equal_hash_with_other_ids_is_a_miss(void **state)
 {
-    struct mc_pages *kv = mc_kv_new(2);
+    struct mc_pages *kv = mc_kv_new(2, 1);
     int32_t ids[MC_PAGE], other[MC_PAGE], a;
     uint32_t tag;
     struct mc_hash h;
@@ -111,7 +111,7 @@ static void kv_equal_hash_with_other_ids_is_a_miss(void **state)
     fill(ids, 1);
     fill(other, 2);
     h = mc_kv_chain(mc_kv_root("", 0), ids);
-    a = mc_kv_take(kv, &tag);
+    a = mc_kv_take(kv, -1, &tag);
     mc_kv_publish(kv, a, h, ids);
     assert_int_equal(mc_kv_find(kv, h, other, true), -1);
     assert_int_equal(mc_kv_find(kv, h, ids, false), a);
@@ -129,7 +129,7 @@ static void kv_other_salt_or_length_gives_another_root(void **state)
 
 static void kv_cached_pages_go_oldest_first_and_free_ones_before(void **state)
 {
-    struct mc_pages *kv = mc_kv_new(3);
+    struct mc_pages *kv = mc_kv_new(3, 1);
     int32_t ids[3][MC_PAGE], page[3];
     struct mc_hash h[3];
     uint32_t tag;
@@ -138,15 +138,15 @@ static void kv_cached_pages_go_oldest_first_and_free_ones_before(void **state)
     for (int i = 0; i < 3; i++) {
         fill(ids[i], i);
         h[i] = mc_kv_chain(mc_kv_root("", 0), ids[i]);
-        page[i] = mc_kv_take(kv, &tag);
+        page[i] = mc_kv_take(kv, -1, &tag);
     }
     mc_kv_publish(kv, page[0], h[0], ids[0]);
     mc_kv_publish(kv, page[1], h[1], ids[1]);
     for (int i = 0; i < 3; i++)
         mc_kv_give(kv, page[i], 1);
     mc_kv_settle(kv, 1);
-    assert_int_equal(mc_kv_take(kv, &tag), page[2]);
-    assert_int_equal(mc_kv_take(kv, &tag), page[0]);
+    assert_int_equal(mc_kv_take(kv, -1, &tag), page[2]);
+    assert_int_equal(mc_kv_take(kv, -1, &tag), page[0]);
     assert_int_equal(mc_kv_find(kv, h[0], ids[0], false), -1);
     assert_int_equal(mc_kv_find(kv, h[1], ids[1], false), page[1]);
     sums_hold(kv);
@@ -157,7 +157,7 @@ static void kv_cached_pages_go_oldest_first_and_free_ones_before(void **state)
 static void kv_random_use_keeps_the_sums_and_the_table(void **state)
 {
     enum { N = 37, STEPS = 20000, KEYS = 64 };
-    struct mc_pages *kv = mc_kv_new(N);
+    struct mc_pages *kv = mc_kv_new(N, 1);
     int32_t held[4 * N], n_held = 0, ids[KEYS][MC_PAGE];
     struct mc_hash h[KEYS];
     uint64_t ticket = 0;
@@ -173,7 +173,7 @@ static void kv_random_use_keeps_the_sums_and_the_table(void **state)
         int what = rand() % 4, key = rand() % KEYS;
 
         if (what == 0 && n_held < 4 * N) {
-            int32_t p = mc_kv_take(kv, &tag);
+            int32_t p = mc_kv_take(kv, -1, &tag);
 
             if (p >= 0) {
                 held[n_held++] = p;
@@ -199,7 +199,7 @@ static void kv_random_use_keeps_the_sums_and_the_table(void **state)
     mc_kv_settle(kv, ticket);
     assert_int_equal(mc_kv_n_held(kv) + mc_kv_n_pending(kv), 0);
     for (int i = 0; i < N; i++) /* cached ones too: the table empties */
-        assert_true(mc_kv_take(kv, &tag) >= 0);
+        assert_true(mc_kv_take(kv, -1, &tag) >= 0);
     for (int i = 0; i < KEYS; i++)
         assert_int_equal(mc_kv_find(kv, h[i], ids[i], false), -1);
     mc_kv_free(kv);

@@ -77,7 +77,7 @@ static void take(void)
     if (n_held == HELD_MAX)
         return;
     old = want >= 0 ? mc_kv_tag(kv, want) : 0;
-    page = mc_kv_take(kv, &tag);
+    page = mc_kv_take(kv, -1, &tag);
     if (count(FREE)) {
         assert_true(page >= 0 && m.state[page] == FREE);
     } else {
@@ -173,7 +173,7 @@ static void kv_random_operations_equal_the_model(void **state)
     long ops = getenv("OPS") ? atol(getenv("OPS")) : 50000;
 
     (void)state;
-    kv = mc_kv_new(N);
+    kv = mc_kv_new(N, 1);
     for (int i = 0; i < N; i++)
         m.key[i] = -1;
     for (int k = 0; k < KEYS; k++) {

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 
-from mascon import MASCON, main
+from mascon import MASCON, Server, main
 
 GIB = 2**30
 KIMI, GLM = "tests/configs/kimi-k2.6.json", "tests/configs/glm-5.2-fp8.json"
@@ -150,6 +150,18 @@ def plan_reads_the_tensors_of_a_checkpoint_that_is_there():
     assert gguf["classes"][1]["format"] == "q8_0", gguf["classes"]
     status, out, _ = run("tests/models/tiny-qwen3-moe", "--ranks", "2")
     assert status == 0 and "experts" in out and "it fits" in out, out
+
+
+def plan_counts_the_tokens_of_a_live_pool():
+    kimi, glm, llama = ("tests/models/" + n for n in ("tiny-kimi", "tiny-glm", "tiny-llama"))
+    for model, *flags in ((llama, "--kv", "fp8"), (kimi, "--kv", "fp8-plain"), (glm, "--kv", "fp8-656", "--ranks", "2"),
+                          (kimi, "--kv", "bf16", "--ranks", "4", "--shard-tokens", "4"),
+                          (glm, "--kv", "fp8-656", "--ranks", "4", "--shard-tokens", "2")):
+        flags += ["--kv-memory", "3M"]
+        want = plan(model, *flags)["kv_tokens"]
+        with Server(*flags, model=model) as s:
+            p = subprocess.run([MASCON, "status", "--json", "--socket", s.socket], stdout=subprocess.PIPE)
+            assert json.loads(p.stdout)["kv_tokens"] == want, (flags, want, p.stdout)
 
 
 def plan_refuses_what_is_wrong_by_its_flag():
