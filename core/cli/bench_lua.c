@@ -1,10 +1,10 @@
 /* bench_lua.c - `mascon bench lua [MODEL]`: what policies cost.
  *
- * Without MODEL: the hooks at 1, 64 and 256 sequences, a reload, a runaway, memory, in this
- * process (lua/host/bench.c). With it a server is started beside this process, on a port of
- * its own, and asked over HTTP: the share of a decode step that planning takes with 64
- * streams, events a second that C pumps and that Lua writes, a reload while they stream.
- * OWNS the server and its directory until it returns. THREAD: main. */
+ * Without MODEL: the hooks at 1, 64 and 256 sequences, a reload, a runaway, memory, in
+ * this process (lua/host/bench.c). With it a server is started beside this process, on a
+ * port of its own, and asked over HTTP: the share of a decode step that planning takes
+ * with 64 streams, events a second that C pumps and that Lua writes, a reload while they
+ * stream. OWNS the server and its directory until it returns. THREAD: main. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,9 +36,10 @@ struct rig {
     double plan_us_64; /* by mc_lua_bench */
 };
 
-/* ---- the server ------------------------------------------------------------------------ */
+/* ---- the server -------------------------------------------------------------------- */
 
-static int put(const struct rig *r, const char *name, const char *text, struct mc_err *err)
+static int put(const struct rig *r, const char *name, const char *text,
+               struct mc_err *err)
 {
     char path[96];
     FILE *f;
@@ -81,11 +82,13 @@ static int start(struct rig *r, const char *model, struct mc_err *err)
     rc = put(r, "init.lua", "return { routes = { 'openai', 'events' } }\n", err);
     if (rc == 0)
         rc = put(r, "routes/events.lua",
-                 "return { api = 1, kind = 'routes', ['GET /events/{n}'] = function(req, res)\n"
+                 "return { api = 1, kind = 'routes', ['GET /events/{n}'] = function(req, "
+                 "res)\n"
                  "  for i = 1, tonumber(req.params.n) do\n"
                  "    res:event { id = 'x', index = i, delta = { content = ' token' } }\n"
                  "  end\n"
-                 "end }\n", err);
+                 "end }\n",
+                 err);
     if (rc < 0)
         return rc;
     r->pid = fork();
@@ -115,7 +118,7 @@ static void stop(struct rig *r)
         fprintf(stderr, "mascon: %s is left\n", r->dir);
 }
 
-/* ---- asking ---------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------ */
 
 struct stream {
     int fd;
@@ -169,9 +172,10 @@ static bool read_some(struct stream *s, char **kept, size_t *n_kept)
     return true;
 }
 
-/* n requests at once, to their ends: events in all, seconds from the first to the last. */
-static int ask(const struct rig *r, const char *request, int n, size_t *events, double *took,
-               char **kept, struct mc_err *err)
+/* n requests at once, to their ends: events in all, seconds from the first to the last.
+ */
+static int ask(const struct rig *r, const char *request, int n, size_t *events,
+               double *took, char **kept, struct mc_err *err)
 {
     struct stream s[STREAMS] = {{0}};
     struct pollfd fds[STREAMS];
@@ -209,8 +213,8 @@ static int get(const struct rig *r, const char *path, char **body, struct mc_err
     size_t events;
     double took;
 
-    snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-             path);
+    snprintf(request, sizeof request,
+             "GET %s HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", path);
     *body = NULL;
     return ask(r, request, 1, &events, &took, body, err);
 }
@@ -249,7 +253,7 @@ static int wait_ready(const struct rig *r, struct mc_err *err)
     return ready ? 0 : mc_fail(err, MC_EIO, "the server does not become ready");
 }
 
-/* ---- what is measured ------------------------------------------------------------------ */
+/* ---- what is measured -------------------------------------------------------------- */
 
 static int streams(struct rig *r, struct mc_err *err)
 {
@@ -270,10 +274,13 @@ static int streams(struct rig *r, struct mc_err *err)
     if (rc == 0)
         rc = get(r, "/metrics", &after, err);
     if (rc == 0) {
-        steps = sample(after, "mascon_steps_total") - sample(before, "mascon_steps_total");
-        plan = sample(after, "mascon_plan_seconds_sum") - sample(before, "mascon_plan_seconds_sum");
+        steps = sample(after, "mascon_steps_total") -
+                sample(before, "mascon_steps_total");
+        plan = sample(after, "mascon_plan_seconds_sum") -
+               sample(before, "mascon_plan_seconds_sum");
         mc_report_add(r->report, "step_us_64", took / steps * 1e6, "us", NULL);
-        mc_report_add(r->report, "lua_share_64", r->plan_us_64 * 1e-6 * steps / took, "", "0.01");
+        mc_report_add(r->report, "lua_share_64", r->plan_us_64 * 1e-6 * steps / took, "",
+                      "0.01");
         mc_report_add(r->report, "plan_share_64", plan / took, "", NULL);
         mc_report_add(r->report, "sse_pumped_s", (double)events / took, "events/s",
                       "(as fast as 64 streams of this model)");
@@ -316,9 +323,10 @@ static int reload(struct rig *r, struct mc_err *err)
     return rc;
 }
 
-/* ---- the command ----------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------- */
 
-static void add(void *ctx, const char *name, double value, const char *unit, const char *mark)
+static void add(void *ctx, const char *name, double value, const char *unit,
+                const char *mark)
 {
     struct rig *r = ctx;
 
@@ -330,7 +338,8 @@ static void add(void *ctx, const char *name, double value, const char *unit, con
 int mc_bench_lua(int argc, char **argv, const struct mc_lua_half *lua)
 {
     bool json = false;
-    const struct mc_flag flags[] = {{"json", NULL, &json, "one JSON object instead of lines"},
+    const struct mc_flag flags[] = {{"json", NULL, &json,
+                                     "one JSON object instead of lines"},
                                     {0}};
     struct mc_args a = {.word = "bench lua", .usage = "[MODEL] [--json]", .flags = flags,
                         .max = 1};
@@ -341,7 +350,8 @@ int mc_bench_lua(int argc, char **argv, const struct mc_lua_half *lua)
 
     if (rc >= 0)
         return rc;
-    mc_report_begin(&report, a.n_pos ? "mascon bench lua MODEL" : "mascon bench lua", json);
+    mc_report_begin(&report, a.n_pos ? "mascon bench lua MODEL" : "mascon bench lua",
+                    json);
     mc_log_set("policy", MC_LOG_OFF); /* reloads and runaways are on purpose */
     rc = lua->bench(add, &r, &err);
     if (rc == 0 && a.n_pos) {

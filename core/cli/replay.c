@@ -1,8 +1,8 @@
 /* replay.c - `mascon replay FILE --policy P`: recorded arrivals under another scheduler.
  *
- * The step's cost is fitted to the recording's own steps, and follows how fast the machine
- * was from second to second. Prints what the recorded server
- * did beside what the policy would have done; exit status 3 when a request starves under
+ * The step's cost is fitted to the recording's own steps, and each simulated step misses it as
+ * a recorded one of its kind about that time did. Prints what the recorded server did beside
+ * what the policy would have done; exit status 3 when a request starves under
  * it, so that a script sees it before it is live. OWNS nothing after it returns. THREAD:
  * main. */
 #include <stdio.h>
@@ -104,66 +104,6 @@ static bool simulated(const void *ctx, int32_t i, struct times *t)
     return !q->skipped;
 }
 
-/* ---- the step's cost ------------------------------------------------------------------- */
-
-static double median_host(const struct mc_recording *r)
-{
-    float *v = malloc((size_t)(r->n_step ? r->n_step : 1) * sizeof *v);
-    double us = 0;
-
-    for (int32_t i = 0; v && i < r->n_step; i++)
-        v[i] = r->step[i].host_us;
-    if (v && r->n_step) {
-        qsort(v, (size_t)r->n_step, sizeof *v, by_size);
-        us = (double)v[r->n_step / 2];
-    }
-    free(v);
-    return us;
-}
-
-/* How much longer than estimated the steps around each second took. */
-static float *slow_of(const struct mc_recording *r, struct mc_sim_opts *o)
-{
-    const double some = 2e5; /* microseconds that draw a second with few steps to 1 */
-    double last = r->n_step ? r->step[r->n_step - 1].t : 0;
-    int32_t n = last > 0 && last < 1e6 ? (int32_t)last + 1 : 0;
-    double *took = calloc((size_t)n + 2, 2 * sizeof *took), *would = took ? took + n + 2 : NULL;
-    float *slow = malloc(((size_t)n + 1) * sizeof *slow);
-
-    for (int32_t i = 0; took && i < r->n_step; i++) {
-        double us = (double)r->step[i].cost.us, at = r->step[i].t - us / 2e6;
-
-        if (at < 0 || at >= n)
-            continue;
-        took[(int32_t)at + 1] += us; /* one empty second on either side */
-        would[(int32_t)at + 1] += mc_cost_us(&o->decode, &o->prefill, &r->step[i].cost);
-    }
-    for (int32_t k = 1; took && slow && k <= n; k++)
-        slow[k - 1] = (float)((took[k - 1] + 2 * took[k] + took[k + 1] + some) /
-                              (would[k - 1] + 2 * would[k] + would[k + 1] + some));
-    o->slow = took ? slow : NULL;
-    o->n_slow = n;
-    free(took);
-    return slow;
-}
-
-static int fit(const struct mc_recording *r, struct mc_sim_opts *o, struct mc_err *err)
-{
-    struct mc_cost_step *s = malloc((size_t)(r->n_step ? r->n_step : 1) * sizeof *s);
-
-    if (!s)
-        return mc_fail(err, MC_ENOMEM, "no memory to fit the steps' cost");
-    for (int32_t i = 0; i < r->n_step; i++)
-        s[i] = r->step[i].cost;
-    mc_cost_fit(s, r->n_step, &o->decode, &o->prefill);
-    free(s);
-    if (r->n_step < MC_COST_LEAST || !(o->decode.us_base + o->decode.us_row > 0))
-        return mc_fail(err, MC_EFORMAT, "the recording has %d steps: too few to tell what a "
-                       "step takes", r->n_step);
-    o->host_us = median_host(r);
-    return 0;
-}
-
 /* ---- showing --------------------------------------------------------------------------- */
 
 static json_t *json_of(const struct side *s)
@@ -248,13 +188,10 @@ static int replay(const struct mc_recording *rec, const struct mc_policy *p, con
     struct side was = {0}, would = {0};
     struct mc_sim sim = {0};
     const struct both both = {rec, &sim};
-    float *slow = NULL;
-    int rc = fit(rec, &o, err);
+    int rc = mc_sim_fit(rec, &o, err);
 
-    if (rc == 0) {
-        slow = slow_of(rec, &o);
+    if (rc == 0)
         rc = mc_sim_run(&o, &sim, err);
-    }
     if (rc == 0)
         rc = measure(recorded, rec, rec->n_req, rec->gap, rec->n_gap, &was);
     if (rc == 0)
@@ -266,7 +203,7 @@ static int replay(const struct mc_recording *rec, const struct mc_policy *p, con
     else if (rc == 0)
         show_text(&was, &would, name, &o, &sim);
     mc_sim_free(&sim);
-    free(slow);
+    mc_sim_unfit(&o);
     return rc < 0 ? rc : would.starved || sim.stuck ? STARVES : 0;
 }
 

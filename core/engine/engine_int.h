@@ -14,7 +14,7 @@
  *   sets.c     vocabulary sets that samplers ban, on the device
  *   trace.c    how long steps take, and what a recorder is told
  *   cost.c     what a step takes, fitted; record.c, record_read.c  recordings;
- *   sim.c      the scheduler on a recording (these four know no engine)
+ *   sim.c, sim_fit.c  the scheduler on a recording (these know no engine)
  *   dump.c     a page as it lies in memory
  *   stats.c    counters, histograms, what lanes and tenants were served
  *   life.c     what came to each sequence and why it waited; look.c shows it

@@ -50,6 +50,7 @@ struct run {
     struct mc_party_state lane[MC_REC_LANES], tenant[1];
     struct step step[DEPTH_MAX];
     int32_t n_step, n_done, n_plan, free, n_slot;
+    int32_t miss_at[2];
     double now, device; /* the host's clock; when the device is free */
     double t_ran, t_alarm;
     struct mc_step_view *view;
@@ -358,13 +359,11 @@ static void make_room(struct run *r, struct step *s)
     build_view(r);
 }
 
-static double seconds_of(const struct run *r, const struct step *s, double begins)
+static double seconds_of(struct run *r, const struct step *s, double begins)
 {
-    const struct mc_sim_opts *o = r->o;
-    double us = mc_cost_us(&o->decode, &o->prefill, &s->cost);
-    int32_t at = begins < o->n_slow ? (int32_t)begins : o->n_slow - 1;
+    double us = mc_cost_us(&r->o->decode, &r->o->prefill, &s->cost);
 
-    return us * 1e-6 * (o->slow && at >= 0 ? (double)o->slow[at] : 1);
+    return us * 1e-6 * mc_sim_miss(r->o, s->cost.n_prompt_tok > 0, begins, r->miss_at);
 }
 
 /* True when there is something to run. */
@@ -397,6 +396,7 @@ static bool plan_step(struct run *r)
         return false;
     begins = r->now > r->device ? r->now : r->device;
     s->done = r->device = begins + seconds_of(r, s, begins);
+    s->cost.us = (float)((s->done - begins) * 1e6);
     r->n_step++;
     return true;
 }
@@ -418,11 +418,27 @@ static void publish_token(struct run *r, struct sim_seq *q)
         end_seq(r, q);
 }
 
+/* Without memory the list ends early. */
+static void keep_step(struct run *r, const struct step *s)
+{
+    int32_t n = r->out->steps;
+    struct mc_rec_step *more = r->out->step;
+
+    if ((n & (n - 1)) == 0)
+        more = realloc(more, (size_t)(n ? 2 * n : 1) * sizeof *more);
+    if (more)
+        more[n] = (struct mc_rec_step){.t = s->done, .cost = s->cost,
+                                       .host_us = (float)r->o->host_us};
+    r->out->step = more ? more : r->out->step;
+}
+
 static void publish(struct run *r)
 {
     struct step *s = &r->step[r->n_done++ % DEPTH_MAX];
 
     r->now = r->now > s->done ? r->now : s->done;
+    if (r->o->keep_steps)
+        keep_step(r, s);
     r->out->steps++;
     for (int32_t i = 0; i < s->n_row; i++) {
         struct sim_seq *q = &r->seq[s->row[i].seq];
@@ -569,6 +585,6 @@ int mc_sim_run(const struct mc_sim_opts *o, struct mc_sim *out, struct mc_err *e
 
 void mc_sim_free(struct mc_sim *s)
 {
-    free(s->req), free(s->gap);
+    free(s->req), free(s->gap), free(s->step);
     memset(s, 0, sizeof *s);
 }

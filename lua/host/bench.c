@@ -1,5 +1,5 @@
-/* bench.c - see bench.h. Medians of calls made as the engine makes them: the view copied, the
- * gate armed, the script run, its plan copied back.
+/* bench.c - see bench.h. Medians of calls made as the engine makes them: the view copied,
+ * the gate armed, the script run, its plan copied back.
  *
  * OWNS a directory of policies while it runs. THREAD: as bench.h says. */
 #include "lua/host/bench.h"
@@ -15,7 +15,14 @@
 #include "lua/host/policies.h"
 #include "lua/host/trial.h"
 
-enum { ROWS = 256, WARM = 2000, CALLS = 2000, RELOADS = 20, RUNAWAYS = 5, RUNAWAY_STEP = 1 << 20 };
+enum {
+    ROWS = 256,
+    WARM = 2000,
+    CALLS = 2000,
+    RELOADS = 20,
+    RUNAWAYS = 5,
+    RUNAWAY_STEP = 1 << 20
+};
 
 /* first come, first served, as shipped, but for one step in which it never ends */
 static const char scheduler[] =
@@ -31,7 +38,8 @@ static const char sampler[] =
     "local S = { api = 1, kind = 'sampler' }\n"
     "local stop\n"
     "function S.init() stop = mc.vocab.set('[eE]') end\n"
-    "function S.chain(seq, want) return { temperature = want.temperature, keep = 32 } end\n"
+    "function S.chain(seq, want) return { temperature = want.temperature, keep = 32 } "
+    "end\n"
     "function S.pick(c, seq)\n"
     "  for i = 1, c.n do\n"
     "    if stop:has(c:id(i)) and c:p(i) > 2 then return c:id(i) end\n"
@@ -41,7 +49,8 @@ static const char sampler[] =
     "return S\n";
 
 struct bench {
-    void (*add)(void *ctx, const char *name, double value, const char *unit, const char *mark);
+    void (*add)(void *ctx, const char *name, double value, const char *unit,
+                const char *mark);
     void *ctx;
     char dir[32];
     struct mc_policies *policies;
@@ -56,7 +65,7 @@ struct bench {
     double took[CALLS];
 };
 
-/* ---- numbers --------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -71,17 +80,26 @@ static double median(double *v, int n)
     return v[n / 2];
 }
 
-/* ---- a step ---------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------ */
 
 static void make_step(struct bench *b, int n)
 {
     struct mc_step_view *v = &b->step.view;
 
     memset(&b->step, 0, sizeof b->step);
-    *v = (struct mc_step_view){
-        .abi = MC_ABI, .bytes = sizeof b->step, .step = 1, .now = 60, .n_row = n, .n_lane = 1,
-        .n_tenant = 1, .n_order = MC_N_ORDER, .tok_cap = 512, .row_cap = ROWS, .p_tokens = 64,
-        .p_total = 4096, .p_free = 2048};
+    *v = (struct mc_step_view){.abi = MC_ABI,
+                               .bytes = sizeof b->step,
+                               .step = 1,
+                               .now = 60,
+                               .n_row = n,
+                               .n_lane = 1,
+                               .n_tenant = 1,
+                               .n_order = MC_N_ORDER,
+                               .tok_cap = 512,
+                               .row_cap = ROWS,
+                               .p_tokens = 64,
+                               .p_total = 4096,
+                               .p_free = 2048};
 #define AT(member) (uint32_t)((char *)b->step.member - (char *)v)
     v->off_row = AT(row);
     v->off_lane = AT(lane);
@@ -110,7 +128,7 @@ static double plan_once(struct bench *b)
     return t0;
 }
 
-/* ---- what is measured ------------------------------------------------------------------ */
+/* ---- what is measured -------------------------------------------------------------- */
 
 static void hooks(struct bench *b)
 {
@@ -238,8 +256,8 @@ static int memory(struct bench *b, struct mc_err *err)
     for (; n < VMS && rc == 0; n++)
         rc = mc_trial_open(&o, g, &vm[n], err);
     if (rc == 0) {
-        b->add(b->ctx, "step_vm_heap_kb", (double)mc_arena_used(vm[0]->vm->arena) / 1024, "KB",
-               NULL);
+        b->add(b->ctx, "step_vm_heap_kb", (double)mc_arena_used(vm[0]->vm->arena) / 1024,
+               "KB", NULL);
         b->add(b->ctx, "step_vm_rss_kb", (rss_kb() - before) / VMS, "KB", NULL);
     }
     for (int i = 0; i < n; i++)
@@ -249,7 +267,7 @@ static int memory(struct bench *b, struct mc_err *err)
     return rc;
 }
 
-/* ---- all ------------------------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------------------- */
 
 static int put(const char *dir, const char *name, const char *text, struct mc_err *err)
 {

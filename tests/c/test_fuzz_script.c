@@ -1,5 +1,5 @@
-/* test_fuzz_script.c - step VMs under a script that does at random whatever a script can do
- * with what hooks are handed: Lua errors only, and a plan that holds.
+/* test_fuzz_script.c - step VMs under a script that does at random whatever a script can
+ * do with what hooks are handed: Lua errors only, and a plan that holds.
  *
  * LONG=1 in the environment runs twenty times as many; FUZZ_SEED=n begins there. */
 #include "tests/c/test.h"
@@ -24,7 +24,7 @@ static unsigned first_seed(void)
     return s ? (unsigned)strtoul(s, NULL, 10) : 1;
 }
 
-/* ---- the script ------------------------------------------------------------------------ */
+/* ---- the script -------------------------------------------------------------------- */
 
 /* Every field and method of the reference, as Lua strings. */
 static void put_names(FILE *f)
@@ -59,13 +59,15 @@ static char *read_fuzz(void)
 static const char body[] =
     "local kept, skip = {}, {}\n"
     "local function pool(...)\n"
-    "  local t = { mc, mc.vocab, mc.log, mc.metrics, mc.config, string, table, math, ... }\n"
+    "  local t = { mc, mc.vocab, mc.log, mc.metrics, mc.config, string, table, math, ... "
+    "}\n"
     "  for i = 1, #kept do t[#t + 1] = kept[i] end\n"
     "  return t\n"
     "end\n"
     "local function keep(v) kept[#kept % 40 + 1] = v end\n"
     "for _, lib in ipairs { mc.log } do\n" /* they would fill the log */
-    "  for _, k in ipairs { 'debug', 'info', 'warn', 'error' } do skip[lib[k]] = true end\n"
+    "  for _, k in ipairs { 'debug', 'info', 'warn', 'error' } do skip[lib[k]] = true "
+    "end\n"
     "end\n"
     "skip[string.rep] = true\n" /* gigabytes of it are the arena's test */
     "local n = 0\n"
@@ -77,11 +79,13 @@ static const char body[] =
     "    for _, r in view:running() do keep(r) keep(r.user) break end\n"
     "    for _, l in view:lanes() do keep(l) break end\n"
     "    keep((select(2, view:running())))\n"
-    "    FUZZ.run(view.step * 1000 + n, OPS, NAMES, pool(view, plan, view, plan, view.state,\n"
+    "    FUZZ.run(view.step * 1000 + n, OPS, NAMES, pool(view, plan, view, plan, "
+    "view.state,\n"
     "      view.decode), skip)\n"
     "  end\n"
     "  function P.evict(view) FUZZ.run(view.step, 200, NAMES, pool(view), skip) end\n"
-    "  function P.admit(row) FUZZ.run(row.seq, 200, NAMES, pool(row), skip) return true end\n"
+    "  function P.admit(row) FUZZ.run(row.seq, 200, NAMES, pool(row), skip) return true "
+    "end\n"
     "else\n"
     "  local set = mc.vocab.set('[eE]')\n"
     "  function P.chain(seq, want)\n"
@@ -140,8 +144,8 @@ static struct step_block *some_step(unsigned seed)
 }
 
 /* Each row once, in the view, within the budgets. */
-static void check_plan_holds(const struct step_block *b, const struct mc_plan *p, int tokens,
-                             int rows)
+static void check_plan_holds(const struct step_block *b, const struct mc_plan *p,
+                             int tokens, int rows)
 {
     char seen[STEP_ROWS + 1] = {0};
 
@@ -163,7 +167,7 @@ static void check_plan_holds(const struct step_block *b, const struct mc_plan *p
     }
 }
 
-/* ---- tests ----------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------- */
 
 static void fuzz_scheduler_hooks_give_lua_errors_only(void **st)
 {
@@ -202,7 +206,8 @@ static void fuzz_sampler_hooks_give_lua_errors_only(void **st)
     for (int i = 0; i < 5; i++)
         c.id[i] = i + 1;
     for (unsigned i = 0, seed = first_seed(); i < (unsigned)times(SEEDS); i++, seed++) {
-        struct mc_pick_seq seq = {.seq = seed, .gen = 1, .done = 4, .n_tail = 2, .tail = {3, 4}};
+        struct mc_pick_seq seq = {
+            .seq = seed, .gen = 1, .done = 4, .n_tail = 2, .tail = {3, 4}};
         struct mc_params want = {.top_p = 1, .ban = {-1, -1}}, got;
         struct mc_err err = {0};
         int32_t id;
@@ -215,7 +220,7 @@ static void fuzz_sampler_hooks_give_lua_errors_only(void **st)
     mc_stepvm_close(s);
 }
 
-/* ---- the k-th allocation fails --------------------------------------------------------- */
+/* ---- the k-th allocation fails ----------------------------------------------------- */
 
 static struct {
     lua_Alloc alloc;
@@ -269,8 +274,8 @@ static void fuzz_a_failing_allocator_gives_lua_errors_only(void **st)
         mc_stepvm_close(s);
         free(b);
     }
-    print_message("%ld allocations failed, %d VMs were given up, %d went on\n", failing.failed,
-                  lost, lived);
+    print_message("%ld allocations failed, %d VMs were given up, %d went on\n",
+                  failing.failed, lost, lived);
     assert_true(failing.failed > ALLOCS && lived > ALLOCS / 2);
     free(p);
 }

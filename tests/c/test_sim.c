@@ -1,6 +1,7 @@
 /* test_sim.c - recordings of an engine, and the scheduler simulated on them. */
 #include "tests/c/engine_help.h"
 
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +33,8 @@ static struct mc_recording record(uint64_t max_bytes, bool tokens)
     mc_log_set("record", MC_LOG_OFF);
     assert_ok(mc_engine_open(&eo, &e, &err), err);
     assert_ok(mc_recorder_open(&ro, &r, &err), err);
-    assert_int_equal(mc_recorder_open(&ro, &(struct mc_recorder *){NULL}, &err), MC_EEXIST);
+    assert_int_equal(mc_recorder_open(&ro, &(struct mc_recorder *){NULL}, &err),
+                     MC_EEXIST);
     assert_ok(mc_engine_set_weight(e, false, 1, 2.5, &err), err);
     assert_int_equal(mc_engine_set_weight(e, false, 8, 1, &err), MC_EARG);
     assert_int_equal(mc_engine_set_weight(e, true, 1, 0, &err), MC_EARG);
@@ -149,7 +151,7 @@ static void record_ends_at_its_size_and_a_cut_file_is_read(void **st)
     }
 }
 
-/* ---- simulating ------------------------------------------------------------------------ */
+/* ---- simulating -------------------------------------------------------------------- */
 
 static struct mc_sim simulate(const struct mc_recording *r, const struct mc_policy *p)
 {
@@ -174,7 +176,8 @@ static void sim_serves_all_of_the_shipped_arrivals(void **st)
     s = simulate(&r, &mc_policy_builtin);
     for (int i = 0; i < r.n_req; i++) {
         assert_int_equal(s.req[i].n_gen, r.req[i].n_gen);
-        assert_true(s.req[i].t_first > r.req[i].in.t && s.req[i].t_end >= s.req[i].t_last);
+        assert_true(s.req[i].t_first > r.req[i].in.t &&
+                    s.req[i].t_end >= s.req[i].t_last);
         gaps += s.req[i].n_gen - 1;
     }
     assert_int_equal(s.n_gap, gaps);
@@ -197,7 +200,8 @@ static struct mc_recording one_by_one(int n)
 }
 
 /* First come, last served. */
-static int plan_last(void *self, struct mc_step_view *v, struct mc_plan *p, struct mc_err *err)
+static int plan_last(void *self, struct mc_step_view *v, struct mc_plan *p,
+                     struct mc_err *err)
 {
     int32_t pick = -1;
 
@@ -243,7 +247,8 @@ static int plan_unfair(void *self, struct mc_step_view *v, struct mc_plan *p,
     return 0;
 }
 
-static int plan_fails(void *self, struct mc_step_view *v, struct mc_plan *p, struct mc_err *err)
+static int plan_fails(void *self, struct mc_step_view *v, struct mc_plan *p,
+                      struct mc_err *err)
 {
     (void)self, (void)p;
     return v->p_free < 15 ? mc_fail(err, MC_EPOLICY, "dry") : plan_last(self, v, p, err);
@@ -272,7 +277,150 @@ static void sim_tells_who_starves_and_what_fails(void **st)
     mc_recording_free(&r);
 }
 
+/* ---- a recording under one scheduler, replayed as another -------------------------- */
+
+/* Short prompts first, in chunks of 64. */
+static int plan_shortest(void *self, struct mc_step_view *v, struct mc_plan *p,
+                         struct mc_err *err)
+{
+    int32_t tokens = p->tok_left, pages = p->page_left;
+
+    (void)self, (void)err;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < v->n_row && p->n < p->cap; i++) {
+            const struct mc_row *r = mc_view_row(v,
+                                                 mc_view_order(v, MC_ORDER_SHORTEST)[i]);
+            bool decode = r->state == MC_STATE_DECODE;
+            int32_t n = decode ? 1 : r->n_left < 64 ? r->n_left : 64, take;
+
+            if (decode != (pass == 0) || r->state == MC_STATE_PAUSED)
+                continue;
+            n = n < tokens ? n : tokens;
+            take = decode ? r->p_step : mc_row_prompt_pages(v, r, n);
+            if (n < 1 || take > pages)
+                continue;
+            tokens -= n;
+            pages -= take;
+            p->item[p->n++] =
+                (struct mc_item){.seq = r->seq, .gen = r->gen, .what = MC_RUN, .n = n};
+        }
+    for (int32_t i = 0; i < v->n_row && p->n < p->cap; i++) {
+        const struct mc_row *r = mc_view_row(v, i);
+
+        if (r->state != MC_STATE_PAUSED || r->p_step > pages)
+            continue;
+        pages -= r->p_step;
+        p->item[p->n++] = (struct mc_item){.seq = r->seq, .gen = r->gen, .what = MC_BACK};
+    }
+    return 0;
+}
+
+/* The machine that both run on: what steps take there, with slow spells and now and then
+ * a step that is held up. */
+static void true_machine(struct mc_sim_opts *o, struct mc_sim_miss *m, int32_t n)
+{
+    uint32_t x = 7;
+
+    o->decode = (struct mc_cost){.us_base = 9000, .us_row = 350, .us_ktok_kv = 90};
+    o->prefill = (struct mc_cost){.us_base = 800, .us_tok = 140, .us_ktok_kv = 60};
+    o->host_us = 150;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t dice = (x = x * 1664525u + 1013904223u) >> 16;
+        bool slow = (i / 300) % 3 == 1; /* three seconds of nine */
+
+        m[i] = (struct mc_sim_miss){i * 0.01, (slow ? 1.5f : 0.9f) +
+                                                  (float)(dice % 100) * 0.003f +
+                                                  (dice % 23 == 0 ? 2.5f : 0)};
+    }
+    o->miss[0] = o->miss[1] = m;
+    o->n_miss[0] = o->n_miss[1] = n;
+}
+
+static double share_of(float *v, int32_t n, double at)
+{
+    for (int32_t i = 1; i < n; i++) /* insertion: sorted twice only */
+        for (int32_t k = i; k > 0 && v[k] < v[k - 1]; k--) {
+            float t = v[k];
+
+            v[k] = v[k - 1];
+            v[k - 1] = t;
+        }
+    return (double)v[(int32_t)(at * (n - 1))];
+}
+
+static double mean_ttft(const struct mc_recording *rec, const struct mc_sim *s)
+{
+    double sum = 0;
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < rec->n_req; i++)
+        if (s->req[i].t_first > 0) {
+            sum += s->req[i].t_first - rec->req[i].in.t;
+            n++;
+        }
+    return sum / n;
+}
+
+static void assert_within(const char *what, double want, double got, double share)
+{
+    print_message("# %s: live %.1f ms, replayed %.1f ms\n", what, want * 1e3, got * 1e3);
+    if (!(got > want * (1 - share) && got < want * (1 + share)))
+        fail_msg("%s: %g instead of %g", what, got, want);
+}
+
+/* What one scheduler's recording says of another, against that other's own run on the
+ * same machine: both directions. */
+static void sim_of_another_policy_comes_within_15_percent_of_its_run(void **st)
+{
+    static const struct mc_policy_ops ops = {.plan = plan_shortest};
+    const struct mc_policy other = {&ops, NULL}, *const policy[] = {&mc_policy_builtin,
+                                                                    &other};
+    enum { MISSES = 40000 };
+    struct mc_sim_miss *m = calloc(MISSES, sizeof *m);
+    struct mc_recording rec, seen;
+    struct mc_err err = {0};
+    double moved = 0;
+
+    (void)st;
+    assert_int_equal(mc_sim_shipped(&rec), 0);
+    rec.head.p_total = 400;
+    for (int from = 0; from < 2; from++) {
+        struct mc_sim_opts truth = {.rec = &rec,
+                                    .policy = policy[from],
+                                    .keep_steps = true};
+        struct mc_sim_opts told = {.rec = &rec, .policy = policy[!from]};
+        struct mc_sim was, live, would;
+
+        true_machine(&truth, m, MISSES);
+        assert_ok(mc_sim_run(&truth, &was, &err), err);
+        truth.policy = policy[!from];
+        truth.keep_steps = false;
+        assert_ok(mc_sim_run(&truth, &live, &err), err);
+        seen = rec;
+        seen.step = was.step;
+        seen.n_step = was.steps;
+        assert_ok(mc_sim_fit(&seen, &told, &err), err);
+        assert_ok(mc_sim_run(&told, &would, &err), err);
+        assert_within("first token, mean", mean_ttft(&rec, &live),
+                      mean_ttft(&rec, &would), 0.15);
+        assert_int_equal(live.n_gap, would.n_gap);
+        for (int k = 0; k < 3; k++) {
+            static const double at[] = {0.5, 0.9, 0.99};
+
+            assert_within("between tokens", share_of(live.gap, live.n_gap, at[k]),
+                          share_of(would.gap, would.n_gap, at[k]), 0.15);
+        }
+        moved += fabs(mean_ttft(&rec, &was) / mean_ttft(&rec, &live) - 1);
+        mc_sim_unfit(&told);
+        mc_sim_free(&was), mc_sim_free(&live), mc_sim_free(&would);
+    }
+    assert_true(moved > 0.1); /* the two differ */
+    free(m);
+    free(rec.req);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(sim_of_another_policy_comes_within_15_percent_of_its_run),
     cmocka_unit_test(record_holds_what_the_engine_did),
     cmocka_unit_test(record_keeps_prompts_only_when_asked),
     cmocka_unit_test(record_ends_at_its_size_and_a_cut_file_is_read),
