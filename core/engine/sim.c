@@ -418,18 +418,22 @@ static void publish_token(struct run *r, struct sim_seq *q)
         end_seq(r, q);
 }
 
-/* Without memory the list ends early. */
+/* Without memory there is no list. */
 static void keep_step(struct run *r, const struct step *s)
 {
     int32_t n = r->out->steps;
-    struct mc_rec_step *more = r->out->step;
+    struct mc_rec_step *list = r->out->step;
 
+    if (n > 0 && !list)
+        return;
     if ((n & (n - 1)) == 0)
-        more = realloc(more, (size_t)(n ? 2 * n : 1) * sizeof *more);
-    if (more)
-        more[n] = (struct mc_rec_step){.t = s->done, .cost = s->cost,
+        list = realloc(list, (size_t)(n ? 2 * n : 1) * sizeof *list);
+    if (list)
+        list[n] = (struct mc_rec_step){.t = s->done, .cost = s->cost,
                                        .host_us = (float)r->o->host_us};
-    r->out->step = more ? more : r->out->step;
+    else
+        free(r->out->step);
+    r->out->step = list;
 }
 
 static void publish(struct run *r)
