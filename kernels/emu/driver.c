@@ -1,12 +1,17 @@
 /* driver.c - the CUDA driver's functions over the emulator: the platform of mascon-emu.
  *
- * Device memory is the heap's, so that a sanitizer sees its ends; a stream is a queue of
+ * Device memory is out of the host's reach but while a kernel or a copy runs: a program
+ * that follows a device pointer on the host faults here as it would with a card. In
+ * sanitizer builds it is the heap's, so that its ends are seen. A stream is a queue of
  * kernels/host whose one thread emulates the launches in order; capture records them. The
  * device is a made-up card of sm_90. Owns what the driver would. THREAD: as the driver.
  */
+#define _GNU_SOURCE
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/params.h"
@@ -111,48 +116,162 @@ static mc_cu_result e_GetErrorString(mc_cu_result rc, const char **text)
 
 /* ---- memory ------------------------------------------------------------------------ */
 
+enum { ALIGN = 256 };
+static const size_t SPACE = (size_t)64 << 30; /* addresses, not memory */
+
+/* What the device reaches: blocks of its own in one range of addresses, which begins anew
+ * when the last is freed, and blocks of the host's (first bytes at host[i]). */
+static struct {
+    pthread_mutex_t lock;
+    unsigned char *base;
+    size_t used;
+    int32_t live, users;
+    struct {
+        uintptr_t at;
+        size_t bytes;
+    } host[4096];
+    int32_t n_host;
+} mem = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static size_t up(size_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Opens device memory for who runs on the device, by 1, and closes it after, by -1. */
+static void reach(int by)
+{
+    pthread_mutex_lock(&mem.lock);
+    mem.users += by;
+    if (mem.used > 0 && mem.users == (by > 0 ? 1 : 0))
+        mprotect(mem.base, mem.used, by > 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+    pthread_mutex_unlock(&mem.lock);
+}
+
+bool emu_reaches(const void *p, uint32_t bytes)
+{
+    uintptr_t at = (uintptr_t)p;
+    bool in = at - (uintptr_t)mem.base < mem.used; /* who runs holds it open: it stays */
+
+    if (in)
+        return true;
+    pthread_mutex_lock(&mem.lock);
+    for (int32_t i = 0; i < mem.n_host && !in; i++)
+        in = at >= mem.host[i].at && at + bytes <= mem.host[i].at + mem.host[i].bytes;
+    pthread_mutex_unlock(&mem.lock);
+    return in;
+}
+
 /* Fresh memory is rubbish, as a device's is. */
 static void *take(size_t bytes)
 {
-    void *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    void *p = aligned_alloc(ALIGN, up(bytes));
 
     return p ? memset(p, 0xa5, bytes) : NULL;
 }
 
+#ifdef MC_SANITIZE
+static void *dev_take(size_t bytes)
+{
+    return take(bytes);
+}
+
+static void dev_give(void *p)
+{
+    free(p);
+}
+#else
+static void *dev_take(size_t bytes)
+{
+    unsigned char *p = NULL;
+
+    pthread_mutex_lock(&mem.lock);
+    if (!mem.base) {
+        mem.base = mmap(NULL, SPACE, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mem.base == MAP_FAILED)
+            mem.base = NULL;
+    }
+    if (mem.base && up(bytes) + ALIGN < SPACE - mem.used) {
+        p = mem.base + mem.used;
+        mem.used += up(bytes) + ALIGN;
+        mprotect(mem.base, mem.used, PROT_READ | PROT_WRITE);
+        memset(p, 0xa5, bytes);
+        mem.live++;
+        if (mem.users == 0)
+            mprotect(mem.base, mem.used, PROT_NONE);
+    }
+    pthread_mutex_unlock(&mem.lock);
+    return p;
+}
+
+static void dev_give(void *p)
+{
+    pthread_mutex_lock(&mem.lock);
+    if (p && --mem.live == 0) {
+        madvise(mem.base, mem.used, MADV_DONTNEED);
+        mem.used = 0;
+    }
+    pthread_mutex_unlock(&mem.lock);
+}
+#endif
+
 static mc_cu_result e_MemAlloc(mc_cu_ptr *p, size_t bytes)
 {
-    *p = (uintptr_t)take(bytes);
+    *p = (uintptr_t)dev_take(bytes);
     return *p ? 0 : 2;
 }
 
 static mc_cu_result e_MemFree(mc_cu_ptr p)
 {
-    free((void *)(uintptr_t)p);
+    dev_give((void *)(uintptr_t)p);
     return 0;
 }
 
 static mc_cu_result e_MemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
+    int32_t i = 0;
+
     (void)flags;
     *p = take(bytes);
-    return *p ? 0 : 2;
+    if (!*p)
+        return 2;
+    pthread_mutex_lock(&mem.lock);
+    while (i < mem.n_host && mem.host[i].at)
+        i++;
+    if (i < 4096) {
+        mem.host[i].at = (uintptr_t)*p;
+        mem.host[i].bytes = bytes;
+        mem.n_host += i == mem.n_host;
+    }
+    pthread_mutex_unlock(&mem.lock);
+    return 0;
 }
 
 static mc_cu_result e_MemFreeHost(void *p)
 {
+    pthread_mutex_lock(&mem.lock);
+    for (int32_t i = 0; i < mem.n_host; i++)
+        if (mem.host[i].at == (uintptr_t)p)
+            mem.host[i].at = mem.host[i].bytes = 0;
+    pthread_mutex_unlock(&mem.lock);
     free(p);
     return 0;
 }
 
 static mc_cu_result e_MemsetD8(mc_cu_ptr p, unsigned char value, size_t bytes)
 {
+    reach(1);
     memset((void *)(uintptr_t)p, value, bytes);
+    reach(-1);
     return 0;
 }
 
 static mc_cu_result e_MemcpyHtoD(mc_cu_ptr to, const void *from, size_t bytes)
 {
+    reach(1);
     memcpy((void *)(uintptr_t)to, from, bytes);
+    reach(-1);
     return 0;
 }
 
@@ -181,9 +300,13 @@ static int emulate(struct mc_par *par, const void *p)
                            .p = l->p,
                            .p_bytes = (uint32_t)l->k->p_bytes};
     const char *why;
+    int rc;
 
     (void)par;
-    if (emu_launch(&e, &why) == 0)
+    reach(1);
+    rc = emu_launch(&e, &why);
+    reach(-1);
+    if (rc == 0)
         return 0;
     fprintf(stderr, "emu: %s\n", why);
     return MC_K_EINTERNAL;
@@ -205,7 +328,8 @@ static mc_cu_result e_LaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned 
 static mc_cu_result e_StreamCreate(void **stream, unsigned flags)
 {
     (void)flags;
-    return mc_stream_new(1, &(struct mc_peer){0}, (struct mc_stream **)stream) == 0 ? 0 : 2;
+    return mc_stream_new(1, &(struct mc_peer){0}, (struct mc_stream **)stream) == 0 ? 0
+                                                                                    : 2;
 }
 
 static mc_cu_result e_StreamDestroy(void *stream)

@@ -69,6 +69,12 @@ bool emu_watches(void);          /* whether this build has the hooks */
 void emu_count(bool on);         /* launches from now on; on clears */
 struct emu_traffic emu_counted(void);
 
+/* Whether device or pinned memory has those bytes (driver.c). With emu_strict (plain
+ * builds only) a kernel that touches any other memory, which a card could not reach,
+ * fails. */
+bool emu_reaches(const void *p, uint32_t bytes);
+void emu_strict(bool (*reaches)(const void *p, uint32_t bytes));
+
 /* ---- the inside: what emu_dev.h and watch.c see ------------------------------------ */
 
 struct emu_place {

@@ -76,6 +76,11 @@ void emu_touch_atomic(const void *p, uint32_t bytes)
     emu_touch(p, bytes, true);
 }
 
+void emu_strict(bool (*reaches)(const void *p, uint32_t bytes))
+{
+    (void)reaches;
+}
+
 void emu_count(bool on)
 {
     (void)on;
@@ -279,6 +284,13 @@ static void count_up(void)
     counts.n_site = 0;
 }
 
+static bool (*reaches)(const void *p, uint32_t bytes);
+
+void emu_strict(bool (*fn)(const void *p, uint32_t bytes))
+{
+    reaches = fn;
+}
+
 void emu_count(bool on)
 {
     counts.on = on;
@@ -440,6 +452,12 @@ static void access_at(const void *p, uint32_t bytes, bool write, bool atomic,
         look(b, t, (uint32_t)off, bytes, write, atomic, pc);
     else if (off + EMU_RED < b->smem_bytes + 2 * EMU_RED)
         fault_at("outside of shared memory", p, bytes, pc);
+    else if (reaches && !reaches(p, bytes)) {
+        char where[400];
+
+        emu_fault("memory that no device reaches: %u bytes at %p (%s)", bytes, p,
+                  place_of(pc, where, sizeof where));
+    }
     if (counts.on)
         count(p, bytes, pc, off < b->smem_bytes);
 }

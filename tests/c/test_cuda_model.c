@@ -10,6 +10,10 @@
 
 #include <math.h>
 
+#ifndef MC_BARE
+#include "kernels/emu/emu.h"
+#endif
+
 static const double TIE = 0.15;
 
 enum { PROMPTS = 3, CHUNK = 24 /* rows of a step: emulated blocks are slow */ };
@@ -29,8 +33,13 @@ static bool is_long(void)
     return getenv("LONG") != NULL;
 }
 
+/* Kernels touch device and pinned memory only (the device's is out of the host's reach).
+ */
 static struct mc_engine *open_model(const char *model, const char *kv, int32_t chunk)
 {
+#ifndef MC_BARE
+    emu_strict(emu_reaches);
+#endif
     return engine_open(&(struct mc_engine_opts){.model = model,
                                                 .backend = "cuda",
                                                 .kv = kv,

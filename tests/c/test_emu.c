@@ -326,6 +326,37 @@ static void emu_finds_planted_faults(void **state)
     }
 }
 
+static const float *reachable; /* of 128 floats */
+
+static bool reaches(const void *p, uint32_t bytes)
+{
+    const char *at = p, *from = (const char *)reachable;
+
+    return at >= from && at + bytes <= from + 128 * 4;
+}
+
+/* What a card could not reach: memory that is neither the device's nor pinned. */
+static void emu_strict_kernels_touch_device_memory_only(void **state)
+{
+    float mem[128] = {0}, other[128];
+    struct fault_p p = {mem, mem, FAULT_NONE};
+    const char *why = "";
+
+    (void)state;
+    if (!emu_watches()) {
+        print_message("a sanitizer build has no hooks\n");
+        skip();
+    }
+    reachable = mem;
+    emu_strict(reaches);
+    run(LAUNCH(f_warp, 128, 128 * 4, p));
+    p.out = other;
+    assert_int_equal(emu_launch(LAUNCH(f_warp, 128, 128 * 4, p), &why), -1);
+    assert_non_null(strstr(why, "no device reaches"));
+    emu_strict(NULL);
+    run(LAUNCH(f_warp, 128, 128 * 4, p));
+}
+
 static struct emu_traffic traffic(int fault)
 {
     emu_count(true);
@@ -363,6 +394,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(emu_clusters_share_memory),
     cmocka_unit_test(emu_ranks_run_at_the_same_time),
     cmocka_unit_test(emu_finds_planted_faults),
+    cmocka_unit_test(emu_strict_kernels_touch_device_memory_only),
     cmocka_unit_test(emu_counts_sectors_and_bank_waves),
 };
 
