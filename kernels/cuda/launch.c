@@ -31,6 +31,8 @@ static const char *pool_refuse(const struct mc_kv *kv)
 {
     if (kv->layout == MC_KV_F32)
         return "cuda: KV in f32 is for ref and cpu";
+    if (kv->n_shard > 1)
+        return "cuda: tokens are not sharded over ranks";
     if (kv->page_stride % 16 != 0 || kv->layer_stride % 16 != 0)
         return "cuda: page strides are multiples of 16";
     return mc_pool_refuse(kv);
@@ -396,6 +398,8 @@ static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *n,
     const char *no = p->out ? NULL : mc_cu_act_refuse(&p->act);
 
     (void)n;
+    if (p->fold)
+        no = "cuda: tokens are not sharded over ranks";
     if (!no && ((!p->out && p->act.k != p->h * p->d) || p->d % 4 != 0))
         no = "attn_merge: columns that are not h*d, or a head dim that is no multiple of "
              "4";

@@ -14,6 +14,8 @@ static const char *latent_refuse(const struct mc_kv *kv)
 
     if (!no && kv->layout == MC_KV_F32)
         no = "cuda: KV in f32 is for ref and cpu";
+    if (!no && kv->n_shard > 1)
+        no = "cuda: tokens are not sharded over ranks";
     if (!no && kv->c + kv->r > MAX_LATENT)
         no = "a latent above 1024 values";
     if (!no && (kv->page_stride % 16 != 0 || kv->layer_stride % 16 != 0 ||

@@ -30,7 +30,6 @@
 
 #include "kernels/cuda/dev.cuh"
 #include "kernels/cuda/params.h"
-#include "kernels/host/kv.h"
 
 static constexpr int L_WARPS = 8, L_THREADS = L_WARPS * WARP, M = 16 /* rows of a tile */,
                      KT = 32 /* positions of a tile */, SP = KT + 4, PP = KT + 8;
@@ -94,6 +93,15 @@ struct where {
 
 /* ---- a tile of positions ----------------------------------------------------------- */
 
+template <class L>
+MC_DEV const uint8_t *mc_token(const struct mc_mla_attn_p &p, int32_t slot, int32_t pos)
+{
+    int64_t page = p.kv.table[static_cast<int64_t>(slot) * p.kv.pitch + pos / MC_PAGE];
+
+    return p.kv.base + page * p.kv.page_stride + p.layer * p.kv.layer_stride +
+           pos % MC_PAGE * L::BYTES;
+}
+
 /* Entries e0..e0+31 to stage `to`; zeros for those that nobody sees. */
 template <class L>
 MC_DEV void mc_fetch(const struct mc_mla_attn_p &p, const where &w, int32_t e0,
@@ -107,11 +115,8 @@ MC_DEV void mc_fetch(const struct mc_mla_attn_p &p, const where &w, int32_t e0,
         bool seen = e >= w.lo && e <= w.hi;
         const uint8_t *from = p.kv.base;
 
-        if (seen) {
-            int32_t pos = w.list ? w.list[e] : e;
-
-            from = mc_mla_at(&p.kv, mc_kv_page(&p.kv, p.layer, w.slot, pos), pos);
-        }
+        if (seen)
+            from = mc_token<L>(p, w.slot, w.list ? w.list[e] : e);
         for (int32_t i = UNIT * mc_lane(); i < L::BYTES; i += UNIT * WARP)
             if constexpr (UNIT == 16)
                 mc_cp_async16(to + r * L::RAW + i, seen ? from + i : from, seen ? 16 : 0);
