@@ -16,6 +16,7 @@
 #include "core/mc_abi.h"
 #include "core/model/config.h"
 #include "core/model/tokenizer.h"
+#include "core/tensor/tensor.h"
 #include "kernels/kernels.h"
 
 struct mc_engine;
@@ -35,6 +36,7 @@ struct mc_engine_opts {
     int32_t max_seqs;     /* sequences running at once, 0: 64 */
     int32_t max_waiting;  /* queued requests, 0: 1024 */
     int32_t chunk;        /* tokens a step, 0: 256 */
+    uint64_t tensor_bytes; /* pool of scripts' tensors, 0: 512 MiB */
     bool sync;            /* no look-ahead: publish a step before the next is planned */
     int32_t mla_expand;   /* latents: chunks of so many tokens attend expanded, 0: none */
     bool no_page_tags;
@@ -55,6 +57,9 @@ void mc_engine_close(struct mc_engine *e);
 
 const struct mc_config *mc_engine_config(const struct mc_engine *e);
 const struct mc_tok *mc_engine_tok(const struct mc_engine *e);
+/* The pool of scripts' tensors, on rank 0; NULL where the backend has none. */
+int mc_engine_row_type(const struct mc_engine *e); /* of hidden states */
+struct mc_tensors *mc_engine_tensors(struct mc_engine *e, struct mc_err *err);
 
 /* ---- sequences ------------------------------------------------------------------------ */
 
@@ -100,6 +105,19 @@ struct mc_sink {
     void (*prompt)(void *ctx, const struct mc_token *t);
 };
 
+/* What is taken from a sequence's rows, and added to them. Layer 0 is the embeddings, layer i
+ * what the i-th layer leaves in the residual stream. */
+enum { MC_MAX_TAPS = 8 };
+struct mc_steer { /* every row of that layer += scale * add */
+    int32_t layer;
+    float scale;
+    struct mc_tensor add; /* [hidden] of the rows' type, computed already */
+};
+struct mc_capture { /* row i of `to` gets that of position i; of logits, of the i-th token */
+    int32_t layer;       /* or MC_TAP_NORM: the last norm's rows, MC_TAP_LOGITS: f32 */
+    struct mc_tensor to; /* [rows, hidden or vocab]; rows past the last are not taken */
+};
+
 struct mc_request {
     const int32_t *ids;
     int32_t n_ids;
@@ -114,6 +132,10 @@ struct mc_request {
     bool ignore_eos;
     int32_t n_top;  /* top logprobs a token, 0..MC_TOP; -1: none */
     bool prompt_logprobs; /* of the prompt too: no prefix is reused; needs n_top >= 0 */
+    const struct mc_steer *steer; /* at most MC_MAX_TAPS; their stores are kept, no prefix */
+    int32_t n_steer;              /* is reused, with captured layers neither */
+    const struct mc_capture *capture;
+    int32_t n_capture;
     uint32_t lane, tenant;
     int32_t priority;
     double deadline;  /* CLOCK_MONOTONIC seconds, 0: none */

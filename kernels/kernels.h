@@ -83,6 +83,8 @@ struct mc_backend {
     int (*upload)(struct mc_backend *b, void *dst, const void *src, size_t bytes);
 
     int (*stream_new)(struct mc_backend *b, struct mc_stream **out);
+    /* One whose work gives way to the others', and whose failure parts no ranks; or NULL. */
+    int (*stream_low)(struct mc_backend *b, struct mc_stream **out);
     void (*stream_free)(struct mc_stream *s);
     /* Events are numbers: mark() returns the ticket of all that was enqueued before it;
      * wait() blocks the caller until that is done, or returns the error that stopped it. */

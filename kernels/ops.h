@@ -495,4 +495,38 @@ struct mc_nll_p {
     float *nll, *lse;      /* [cap] */
 };
 
+/* tensor: what scripts compute over views (mc.tensor); never in a pass. Elements are read as
+ * f32, everything is done in f32 and rounded to out's type. i32 is only moved: COPY, and the
+ * places of TOPK. out overlaps no input.
+ *
+ *   COPY                    out = a, cast; to i32 the nearest, within its range, 0 of a NaN
+ *   ADD SUB MUL DIV         out = a op b, or a op scale when b.p is NULL; equal shapes
+ *   MATMUL                  out [.,.,m,n] = a [.,.,m,k] b [.,.,k,n]; k rising in one sum
+ *   SUM MEAN NORM MAX       of a's last axis, where out has 1; NORM the root of squares' sum
+ *   SOFTMAX                 over the last axis
+ *   TOPK                    out the largest of a's last axis, largest first, and ids (i32) their
+ *                           places from 0; lowest place first on ties, a NaN as -inf */
+enum mc_tensor_what {
+    MC_T_COPY, MC_T_ADD, MC_T_SUB, MC_T_MUL, MC_T_DIV, MC_T_MATMUL,
+    MC_T_SUM, MC_T_MEAN, MC_T_NORM, MC_T_MAX, MC_T_SOFTMAX, MC_T_TOPK,
+    MC_N_T,
+};
+enum { MC_TOPK_MAX = 1024 };
+struct mc_tensor_p {
+    int32_t what; /* enum mc_tensor_what */
+    float scale;
+    struct mc_strided out, ids, a, b; /* ids of TOPK; b of two operands */
+};
+
+/* tap: for the list's entries of this layer: without copy x += scale * add, product and sum
+ * each rounded; with copy out = x. Of n ranks each has the rows r with r mod n its own, at
+ * r / n of x. */
+struct mc_tap_p {
+    const struct mc_taps *taps;
+    int32_t layer, cols;
+    bool copy;
+    void *x; /* row type; f32 of logits */
+    struct mc_peer peer;
+};
+
 #endif

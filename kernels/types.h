@@ -323,6 +323,32 @@ struct mc_rope {
 };
 enum { MC_ROPE_HALVES, MC_ROPE_NEIGHBOURS };
 
+/* A strided view of up to four axes, outermost first; those that it has not have n 1. */
+enum { MC_AXES = 4 };
+struct mc_strided {
+    void *p;
+    uint16_t dt;           /* MC_F32, MC_F16, MC_BF16, MC_I32 */
+    int32_t n[MC_AXES];
+    int64_t step[MC_AXES]; /* elements; 0: the axis repeats what it has */
+};
+
+/* What a step does besides, to rows between its layers (tap). Device data: a recorded step
+ * replays as it changes. Behind layer 0 lie the embeddings, behind layer i what the i-th of
+ * them leaves in the residual stream. */
+struct mc_tap {
+    int32_t layer;   /* or MC_TAP_... */
+    int32_t row, n;  /* rows [row, row+n) of the step; of the logits', for MC_TAP_LOGITS */
+    float scale;
+    const void *add; /* [H] row type: added, times scale, to each; or NULL */
+    void *out;       /* [n, columns] row type (f32 of logits): copied to; or NULL */
+};
+struct mc_taps {
+    int32_t n, pad_;
+    struct mc_tap v[];
+};
+enum { MC_TAP_NORM = -1, /* the last norm's rows */
+       MC_TAP_LOGITS = -2 };
+
 /* A rank among n. n below 2: alone, and nothing waits for anybody. */
 struct mc_peer {
     struct mc_comm *comm;

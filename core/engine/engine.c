@@ -160,10 +160,13 @@ static int publish_oldest(struct mc_engine *e)
     pthread_mutex_lock(&e->look);
     mc_trace_time(e, s, t0);
     mc_kv_settle(e->kv, s->ticket);
+    mc_tap_settle(e, s->ticket);
     mc_publish(e, s);
     e->n_published++;
-    if (e->n_published == e->n_step) /* idle device: everything given back is settled */
+    if (e->n_published == e->n_step) { /* idle device: everything given back is settled */
         mc_kv_settle(e->kv, UINT64_MAX);
+        mc_tap_settle(e, UINT64_MAX);
+    }
     if (e->policy.ops->step_end)
         e->policy.ops->step_end(e->policy.self);
     pthread_mutex_unlock(&e->look);
@@ -268,6 +271,7 @@ void mc_engine_stop(struct mc_engine *e)
     take_inbox(e);
     mc_crew_wait(&e->crew, mc_crew_mark(&e->crew));
     end_all(e, &err);
+    mc_tap_settle(e, UINT64_MAX); /* nothing runs any more */
     pthread_mutex_unlock(&e->look);
 }
 
@@ -286,6 +290,18 @@ const struct mc_config *mc_engine_config(const struct mc_engine *e)
 const struct mc_tok *mc_engine_tok(const struct mc_engine *e)
 {
     return e->tok;
+}
+
+int mc_engine_row_type(const struct mc_engine *e)
+{
+    return e->model->be->row_dt;
+}
+
+struct mc_tensors *mc_engine_tensors(struct mc_engine *e, struct mc_err *err)
+{
+    if (!e->tensors)
+        mc_fail(err, MC_EUNSUP, "backend %s has no tensors for scripts", e->model->be->name);
+    return e->tensors;
 }
 
 void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)

@@ -12,6 +12,7 @@
  *   step.c     device memory, staging, enqueueing a step
  *   publish.c  what came back: tokens, stops, prefix pages
  *   sets.c     vocabulary sets that samplers ban, on the device
+ *   tap.c      what is taken from a sequence's rows, and added to them
  *   trace.c    how long steps take, and what a recorder is told
  *   cost.c     what a step takes, fitted; record.c, record_read.c  recordings;
  *   sim.c, sim_fit.c  the scheduler on a recording (these know no engine)
@@ -39,7 +40,9 @@
 #include "core/engine/record.h"
 #include "core/mc.h"
 #include "core/model/crew.h"
+#include "core/tensor/tensor.h"
 
+enum { MC_STEP_TAPS = 256 }; /* entries of a step: those of 16 sequences at least */
 enum { MC_N_LANE = 8, MC_N_TENANT = 64, MC_MAX_STOP_IDS = 64, MC_N_PAST = 256, MC_N_TEXT = 64 };
 
 enum { MC_NOTE_DONE = UINT16_MAX }; /* a plan did something else with it than to run it */
@@ -79,6 +82,7 @@ struct mc_seq {
     struct mc_bias *bias;
     int32_t stop[MC_MAX_STOP_IDS];
     struct mc_pick_seq pick;
+    struct mc_seq_taps *taps; /* capture and steer, or NULL */
 
     /* context: prompt, then tokens as they are published */
     int32_t *ids, n_ids, cap_ids;
@@ -155,6 +159,7 @@ struct mc_step {
     int32_t *n_init, max_init;
     struct mc_out *ring; /* rank 0's results */
     struct mc_moves moves;
+    struct mc_taps *taps; /* n 0 in most steps */
 };
 
 struct mc_party_state { /* a lane or a tenant */
@@ -174,6 +179,7 @@ struct mc_engine {
     struct mc_pool_size pool;     /* of each rank */
     struct mc_pass_caps caps;
     double t_met;                 /* when the ranks last did a step */
+    struct mc_tensors *tensors;   /* of scripts; NULL: the backend has none */
     struct mc_pages *kv;
     struct mc_swap swap;
     atomic_int p_goal; /* pages that the pool shall have */
@@ -200,6 +206,7 @@ struct mc_engine {
     uint32_t *rec_tok;       /* [n_slot] who got a token, being gathered */
     double t_rec_view;       /* when a view was recorded last */
     double t_alarm;          /* when starvation was looked for last */
+    struct mc_seq_taps *taps_gone; /* of sequences that ended */
     int32_t set_handle[MC_MAX_SETS]; /* vocabulary set in each place of dev.masks, -1 */
     char life_text[MC_N_TEXT][MC_WHY_MAX]; /* reasons, each once; [0, n_life_text) stay */
     int32_t n_life_text;
@@ -226,6 +233,15 @@ struct mc_engine {
     } hist[MC_N_HIST];
 };
 
+struct mc_seq_taps {
+    struct mc_seq_taps *next; /* of those that end */
+    uint64_t ticket;          /* steps up to it may still name the tensors */
+    int32_t n_steer, n_capture;
+    bool hidden; /* prompt rows are wanted */
+    struct mc_steer steer[MC_MAX_TAPS];
+    struct mc_capture capture[MC_MAX_TAPS];
+};
+
 struct mc_cancel {
     struct mc_cancel *next;
     struct mc_handle h;
@@ -243,6 +259,7 @@ struct mc_seq *mc_seq_get(struct mc_engine *e, struct mc_handle h); /* NULL when
 /* Fills an unused record; everything is checked, copies are made. */
 int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *r,
                 struct mc_err *err);
+void mc_seq_unfill(struct mc_seq *q); /* a filled record that never got in */
 int mc_seq_append(struct mc_seq *q, int32_t id); /* 0 or MC_ENOMEM */
 void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q);
 /* Delivers the end and gives back pages, slot and record. */
@@ -307,6 +324,26 @@ int mc_step_enqueue(struct mc_engine *e, struct mc_step *s);
 
 /* sets.c: the place of a policy's vocabulary set in device memory, or -1 */
 int32_t mc_set_place(struct mc_engine *e, int32_t handle);
+
+/* tap.c */
+/* Checks and copies; q->taps is NULL when r has none. */
+int mc_tap_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *r,
+                struct mc_err *err);
+bool mc_tap_room(const struct mc_engine *e, const struct mc_step *s);
+/* The entries of a sequence with taps, whose n rows were just added from `at` on. */
+void mc_tap_add(struct mc_step *s, const struct mc_seq *q, int32_t at, int32_t n);
+void mc_tap_end(struct mc_engine *e, struct mc_seq *q);
+void mc_tap_drop(struct mc_seq_taps *t); /* NULL is fine */
+void mc_tap_settle(struct mc_engine *e, uint64_t done); /* tickets up to done have passed */
+/* KV of what is steered is no one else's; and a prefix that is reused has no rows to take. */
+static inline bool mc_tap_alone(const struct mc_seq *q)
+{
+    return q->taps && q->taps->n_steer > 0;
+}
+static inline bool mc_tap_reruns(const struct mc_seq *q)
+{
+    return q->taps && (q->taps->n_steer > 0 || q->taps->hidden);
+}
 
 /* trace.c: how long steps take; what is recorded (only with rec) */
 void mc_trace_time(struct mc_engine *e, struct mc_step *s, double t_wait);

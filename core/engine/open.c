@@ -112,7 +112,8 @@ static void set_limits(struct mc_engine *e)
     pool->n_slot = e->n_slot;
     e->caps = (struct mc_pass_caps){.rows = e->o.chunk, .seqs = e->n_slot,
                                     .outs = e->n_slot, .context = e->o.max_context,
-                                    .no_page_check = e->o.no_page_tags};
+                                    .no_page_check = e->o.no_page_tags,
+                                    .taps = e->model->be->op[MC_OP_tap] ? MC_STEP_TAPS : 0};
 }
 
 static int open_tables(struct mc_engine *e, struct mc_err *err)
@@ -145,12 +146,23 @@ static int open_tables(struct mc_engine *e, struct mc_err *err)
     return mc_life_open(e, err);
 }
 
+/* What scripts compute with; a backend that has no such operation goes without. */
+static int open_tensors(struct mc_engine *e, struct mc_err *err)
+{
+    struct mc_backend *be = e->model->be;
+
+    if (!be->op[MC_OP_tensor] || !be->stream_low)
+        return 0;
+    return mc_tensors_open(be, e->o.tensor_bytes, &e->tensors, err);
+}
+
 static void defaults(struct mc_engine *e, const struct mc_engine_opts *o)
 {
     e->o = *o;
     e->n_slot = o->max_seqs > 0 ? o->max_seqs : 64;
     e->o.max_waiting = o->max_waiting > 0 ? o->max_waiting : 1024;
     e->o.chunk = o->chunk > 0 ? o->chunk : 256;
+    e->o.tensor_bytes = o->tensor_bytes > 0 ? o->tensor_bytes : 512u << 20;
     if (e->o.chunk < e->n_slot)
         e->o.chunk = e->n_slot; /* a step has room for every decode row */
     e->n_seqs = e->o.max_waiting + e->n_slot;
@@ -181,6 +193,8 @@ int mc_engine_open(const struct mc_engine_opts *o, struct mc_engine **out,
         rc = mc_step_open(e, err);
     if (rc == 0)
         rc = mc_swap_open(e, err);
+    if (rc == 0)
+        rc = open_tensors(e, err);
     if (rc < 0) {
         mc_engine_close(e);
         return rc;
@@ -195,6 +209,7 @@ void mc_engine_close(struct mc_engine *e)
         return;
     mc_crash_drop(e);
     mc_engine_stop(e);
+    mc_tensors_close(e->tensors);
     mc_crew_close(&e->crew);
     if (e->ranks.stuck) /* a thread that never came back may still read the engine */
         return;

@@ -64,10 +64,10 @@ static int32_t page_at(struct mc_engine *e, struct mc_seq *q, int32_t first, int
     return p->page[i];
 }
 
+/* Positions whose KV is there already have no logits, and no rows to be taken. */
 static bool no_reuse(const struct mc_seq *q)
 {
-    return q->prompt_logprobs &&
-           q->n_told < q->n_prompt; /* such positions have no logits */
+    return (q->prompt_logprobs && q->n_told < q->n_prompt) || mc_tap_reruns(q);
 }
 
 struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q)
@@ -134,7 +134,8 @@ int32_t mc_prefix_soon(struct mc_engine *e, const struct mc_seq *q, int32_t now)
     for (int32_t i = 0; i < e->n_live; i++) {
         const struct mc_seq *o = &e->seqs[e->live[i]];
 
-        while (o->state == MC_STATE_PREFILL && best < q->n_chain && best < o->n_chain &&
+        while (o->state == MC_STATE_PREFILL && !mc_tap_alone(o) && best < q->n_chain &&
+               best < o->n_chain &&
                q->chain[best].lo == o->chain[best].lo &&
                q->chain[best].hi == o->chain[best].hi)
             best++;
@@ -154,6 +155,8 @@ void mc_prefix_share(struct mc_engine *e, struct mc_seq *q)
 
     if (n > q->n_page)
         n = q->n_page;
+    if (mc_tap_alone(q))
+        return;
     extend_chain(q, n);
     for (; q->n_shared_seen < n; q->n_shared_seen++)
         mc_kv_publish(e->kv, q->page[q->n_shared_seen], q->chain[q->n_shared_seen],

@@ -187,12 +187,24 @@ int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *
         free_buffers(q);
         return mc_fail(err, MC_ENOMEM, "no memory for a request of %d tokens", r->n_ids);
     }
+    rc = mc_tap_fill(e, q, r, err);
+    if (rc < 0) {
+        free_buffers(q);
+        return rc;
+    }
     copy_request(e, q, r);
     q->root = root_of(r);
     q->state = MC_STATE_WAITING;
     q->usage.n_prompt = r->n_ids;
     q->usage.t_arrive = mc_now();
     return 0;
+}
+
+void mc_seq_unfill(struct mc_seq *q)
+{
+    free_buffers(q);
+    mc_tap_drop(q->taps);
+    q->taps = NULL;
 }
 
 int mc_seq_append(struct mc_seq *q, int32_t id)
@@ -271,6 +283,7 @@ static void release(struct mc_engine *e, struct mc_seq *q)
     if (q->slot >= 0)
         e->slot_free[e->n_slot_free++] = q->slot;
     unlist(e, q);
+    mc_tap_end(e, q);
     free_buffers(q);
     q->slot = -1;
     pthread_mutex_lock(&e->inbox);

@@ -25,8 +25,9 @@ static int open_staging(struct mc_engine *e, struct mc_step *s)
     s->max_init = e->max_init;
     s->n_init = mc_mem_take_host(m, sizeof *s->n_init);
     s->ring = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->ring);
+    s->taps = mc_mem_take_host(m, mc_taps_bytes(&e->caps));
     if (!s->row || !s->rows_base || !s->delta || !s->slots_in || !s->init || !s->n_init ||
-        !s->ring)
+        !s->ring || (e->caps.taps > 0 && !s->taps))
         return MC_ENOMEM;
     s->rows = mc_rows_bind(s->rows_base, &e->caps);
     return 0;
@@ -61,6 +62,8 @@ void mc_step_begin(struct mc_engine *e, struct mc_step *s)
     s->cost = (struct mc_cost_step){0};
     *s->n_init = 0;
     mc_moves_reset(&s->moves);
+    if (s->taps)
+        s->taps->n = 0;
     memset(mc_staged(s->rows.live), 0, 4 * sizeof(int32_t));
     mc_staged(s->rows.q0)[0] = 0;
 }
@@ -83,6 +86,8 @@ static int32_t deltas_of(const struct mc_seq *q)
 bool mc_step_room(const struct mc_engine *e, const struct mc_step *s,
                   const struct mc_seq *q)
 {
+    if (q->taps && !mc_tap_room(e, s))
+        return false;
     return s->n_delta + deltas_of(q) + e->o.chunk / MC_PAGE + 2 <= e->max_delta;
 }
 
@@ -212,6 +217,8 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
     row->sampled = decode || (q->n_ctx == q->n_ids && mc_seq_room(e, q) > 0);
     if (row->sampled)
         add_out(s, s->n_tok + n - 1, -1);
+    if (q->taps)
+        mc_tap_add(s, q, q->n_ctx - n, n);
     row->n_ctx = q->n_ctx;
     row->n_out = s->n_out - row->out;
     mc_staged(s->rows.kv_len)[s->n_row] = q->n_ctx;
@@ -224,20 +231,28 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
         q->state = MC_STATE_DECODE;
 }
 
+static size_t taps_bytes(const struct mc_step *s)
+{
+    return s->taps ? sizeof *s->taps + (size_t)s->taps->n * sizeof s->taps->v[0] : 0;
+}
+
 /* Page moves, forward, and what samples its rows, on one rank. */
 static int run_on(struct mc_engine *e, int32_t rank, const struct mc_step *s, int slot)
 {
     struct mc_run *run = &e->crew.run[rank];
+    bool tapped = s->taps && s->taps->n > 0;
     const struct mc_stage stage = {.rows = s->rows_base, .delta = s->delta,
                                    .n_delta = s->n_delta, .slots_in = s->slots_in,
                                    .init = s->init, .n_init = s->n_init,
-                                   .max_init = s->max_init};
+                                   .max_init = s->max_init,
+                                   .taps = tapped ? s->taps : NULL,
+                                   .taps_bytes = taps_bytes(s)};
     int rc = mc_run_put(run, &stage);
 
     if (rc == 0)
         rc = mc_moves_put(e, rank, &s->moves);
     if (rc == 0 && s->n_row > 0)
-        rc = run->be->graph_run(run->stream, run->forward);
+        rc = run->be->graph_run(run->stream, tapped ? run->tapped : run->forward);
     if (rc == 0 && s->n_out > 0)
         rc = run->be->graph_run(run->stream, run->sample[slot]);
     return rc;

@@ -65,7 +65,7 @@ static void follow(struct mc_engine *e, struct mc_seq *q, struct mc_handle from)
     pthread_mutex_lock(&e->look);
     pthread_mutex_lock(&e->inbox);
     p = find(e, from);
-    if (p && p->root.lo == q->root.lo && p->root.hi == q->root.hi) {
+    if (p && !mc_tap_alone(p) && p->root.lo == q->root.lo && p->root.hi == q->root.hi) {
         q->from = from;
         q->n_from = same_front(p, q);
         q->pick = p->pick;
@@ -87,8 +87,11 @@ int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
     if (rc == 0)
         follow(e, q, r->from);
     pthread_mutex_lock(&e->inbox);
-    if (rc == 0)
+    if (rc == 0) {
         rc = check_open(e, err); /* it may have ended meanwhile */
+        if (rc < 0)
+            mc_seq_unfill(q);
+    }
     if (rc < 0) {
         e->n_queued--;
         q->next = e->seq_free;

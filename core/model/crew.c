@@ -48,6 +48,8 @@ static int open_run(struct mc_run *run, const struct mc_pool_size *size, int32_t
     rc = run->be->stream_new(run->be, &run->stream);
     if (rc == 0)
         rc = record(run, mc_pass_forward, &run->forward);
+    if (rc == 0 && caps->taps > 0)
+        rc = record(run, mc_pass_tapped, &run->tapped);
     if (rc == 0 && mc_pass_draft_hidden(run->pass))
         rc = record(run, mc_pass_draft, &run->draft);
     return rc < 0 ? mc_fail(err, rc, "a pass can't be recorded: %s", mc_code_text(rc)) : 0;
@@ -92,13 +94,13 @@ int mc_crew_rings(struct mc_crew *c, struct mc_out *const ring[MC_DEPTH])
 
 static void close_run(struct mc_run *run)
 {
-    struct mc_graph *graph[2 + MC_DEPTH] = {run->forward, run->draft};
+    struct mc_graph *graph[3 + MC_DEPTH] = {run->forward, run->draft, run->tapped};
 
     for (int k = 0; k < MC_DEPTH; k++)
-        graph[2 + k] = run->sample[k];
+        graph[3 + k] = run->sample[k];
     if (run->stream)
         run->be->stream_free(run->stream);
-    for (int k = 0; k < 2 + MC_DEPTH; k++)
+    for (int k = 0; k < 3 + MC_DEPTH; k++)
         run->be->graph_free(graph[k]);
     mc_pass_close(run->pass);
     mc_mem_fini(&run->mem);
@@ -130,6 +132,16 @@ void mc_crew_close(struct mc_crew *c)
 
 /* ---- steps ------------------------------------------------------------------------- */
 
+/* The list is uploaded as row arrays are. */
+static int put_taps(struct mc_run *run, const struct mc_stage *s)
+{
+    struct mc_table_apply_p up = mc_step_upload(&run->dev, run->m->cfg.vocab, s->taps);
+
+    up.rows_to = run->dev.taps;
+    up.rows_bytes = s->taps_bytes;
+    return mc_k_table_apply(run->be, run->stream, &up);
+}
+
 int mc_run_put(struct mc_run *run, const struct mc_stage *s)
 {
     struct mc_page_init_p init = {.kv = run->dev.kv, .list = &s->init[0][0],
@@ -140,7 +152,9 @@ int mc_run_put(struct mc_run *run, const struct mc_stage *s)
     up.delta = s->delta;
     up.n_delta = s->n_delta;
     up.slots_in = s->slots_in;
-    return rc < 0 ? rc : mc_k_table_apply(run->be, run->stream, &up);
+    if (rc == 0)
+        rc = mc_k_table_apply(run->be, run->stream, &up);
+    return rc < 0 || !s->taps ? rc : put_taps(run, s);
 }
 
 int mc_crew_meet(struct mc_crew *c, enum mc_fault_at at)

@@ -19,6 +19,7 @@ struct mc_run {
     struct mc_pass *pass;
     struct mc_stream *stream;
     struct mc_graph *forward, *draft; /* draft NULL: the model has none */
+    struct mc_graph *tapped; /* NULL: the pass has no taps */
     struct mc_graph *sample[MC_DEPTH]; /* by ring; see mc_crew_rings */
 };
 
@@ -53,6 +54,8 @@ struct mc_stage {
     const uint32_t (*init)[2]; /* pages to clear, *n_init of at most max_init */
     const int32_t *n_init;
     int32_t max_init;
+    const struct mc_taps *taps; /* or NULL: the step has none */
+    size_t taps_bytes;
 };
 /* Enqueues page_init and table_apply on one rank. */
 int mc_run_put(struct mc_run *run, const struct mc_stage *s);

@@ -64,6 +64,7 @@ struct mc_pass_caps {
     int32_t rows, seqs, outs;
     int32_t context;    /* longest context in tokens */
     bool no_page_check; /* trusts page tables: nothing looks at the tags */
+    int32_t taps;       /* entries of a step's tap list; 0: there is no tapped pass */
 };
 
 /* Device buffers shared by a pass and whoever feeds it. */
@@ -77,6 +78,7 @@ struct mc_step_mem {
     struct mc_bias *bias;    /* [n_slot][MC_MAX_BIAS] */
     uint32_t *masks;         /* ban sets, [MC_MAX_SETS][ceil V/32] */
     int32_t *eos;            /* [MC_MAX_EOS] */
+    struct mc_taps *taps;    /* or NULL */
     float *part;             /* [outs, part_pitch]: logits of this rank's vocabulary */
     int32_t part_pitch;      /* the widest rank's */
     float *logits, *raw, *stat; /* [R, V] [R, V] [R, 4] of the rows that this rank samples:
@@ -90,6 +92,7 @@ struct mc_step_mem {
 /* Bytes of the row arrays for these capacities, and the arrays in a block of that size:
  * staging and device blocks have the same layout. */
 size_t mc_rows_bytes(const struct mc_pass_caps *caps);
+size_t mc_taps_bytes(const struct mc_pass_caps *caps);
 struct mc_rows mc_rows_bind(void *base, const struct mc_pass_caps *caps);
 /* An array of a staging block, to be written: bound rows are const, as the device reads
  * them. */
@@ -130,6 +133,8 @@ struct mc_pass_watch {
 };
 int mc_pass_forward(struct mc_pass *p, struct mc_stream *s,
                     const struct mc_pass_watch *w);
+/* The same with taps, for a step whose list in mem is not empty. */
+int mc_pass_tapped(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w);
 /* Enqueues the draft layer over the rows in mem, each a hidden state [H] in draft_hidden
  * and the token behind it, at that token's position; f32 logits go where the model's do.
  * A model without one does nothing; draft_hidden is NULL then. */

@@ -18,6 +18,19 @@ static const struct mc_block *ffn_of(const struct mc_pass *p, int32_t i)
     return p->m->cfg.layer[i] & MC_LAYER_MOE ? &mc_ffn_moe : &mc_ffn_dense;
 }
 
+/* In a tapped pass: what the step's list says of these rows. Of several ranks the first adds
+ * to its partial sum and copies what all of them have; of logits each has its own. */
+static void add_tap(struct mc_pass *p, int32_t layer, bool copy, void *x, int32_t cols)
+{
+    struct mc_tap_p tap = {.taps = p->mem->taps, .layer = layer, .cols = cols, .copy = copy,
+                           .x = x};
+
+    if (layer == MC_TAP_LOGITS)
+        tap.peer = p->m->be->peer;
+    if (p->to == &p->tapped && (layer == MC_TAP_LOGITS || p->m->slice.rank == 0))
+        MC_PASS_ADD(p, tap, &tap);
+}
+
 /* One layer, from its normed input to the join behind its feed-forward block; the caller
  * says what that join norms by and makes. */
 static struct mc_input add_layer(struct mc_pass *p, int32_t i, const struct mc_input *in,
@@ -25,12 +38,15 @@ static struct mc_input add_layer(struct mc_pass *p, int32_t i, const struct mc_i
 {
     const struct mc_layer *y = &p->m->layer[i];
     const struct mc_block *ffn = ffn_of(p, i);
-    struct mc_input mid;
+    struct mc_input mid, in_next;
 
     attn_of(p)->add(p, i, in);
     mid = mc_pass_join(p, y->v[MC_V_MLP_NORM], false, ffn->wants(p, y));
     ffn->add(p, i, &mid);
-    return mc_pass_join(p, next_norm, false, next_wants);
+    add_tap(p, i + 1, false, p->x, p->m->cfg.hidden);
+    in_next = mc_pass_join(p, next_norm, false, next_wants);
+    add_tap(p, i + 1, true, p->res, p->m->cfg.hidden);
+    return in_next;
 }
 
 /* The rows that need logits: gathered from p->norm, and through the head. */
@@ -101,17 +117,19 @@ static void add_check(struct mc_pass *p)
         MC_PASS_ADD(p, agree, &agree);
 }
 
-static void build_forward(struct mc_pass *p)
+static void build_forward(struct mc_pass *p, struct mc_list *to)
 {
     const struct mc_model *m = p->m;
     const struct mc_block *attn = attn_of(p);
     struct mc_input in;
 
-    p->to = &p->forward;
+    p->to = to;
     add_check(p);
     add_embed(p);
+    add_tap(p, 0, false, p->x, m->cfg.hidden);
     in = mc_pass_join(p, m->layer[0].v[MC_V_ATTN_NORM], true,
                       attn->wants(p, &m->layer[0]));
+    add_tap(p, 0, true, p->res, m->cfg.hidden);
     mc_pass_mark(p, -1);
     for (int32_t i = 0; i < m->cfg.n_layer; i++) {
         const struct mc_layer *next = &m->layer[i + 1];
@@ -124,7 +142,9 @@ static void build_forward(struct mc_pass *p)
             in = add_layer(p, i, &in, next->v[MC_V_ATTN_NORM], attn->wants(p, next));
         mc_pass_mark(p, i);
     }
+    add_tap(p, MC_TAP_NORM, true, p->norm, m->cfg.hidden);
     add_head(p);
+    add_tap(p, MC_TAP_LOGITS, true, p->mem->logits, m->cfg.vocab);
     mc_pass_mark(p, m->cfg.n_layer);
 }
 
@@ -196,7 +216,7 @@ static void build_sample(struct mc_pass *p)
 /* Scratch is one block that every operation may use while it runs. */
 static void give_scratch(struct mc_pass *p)
 {
-    struct mc_list *lists[] = {&p->forward, &p->sample, &p->draft};
+    struct mc_list *lists[] = {&p->forward, &p->tapped, &p->sample, &p->draft};
 
     if (p->rc < 0 || p->scratch_bytes == 0)
         return;
@@ -230,7 +250,9 @@ int mc_pass_open(const struct mc_model *m, const struct mc_pass_caps *caps,
     p->x_next = m->slice.n > 1 ? mc_pass_buffer(p, MC_USE_X_NEXT, hidden) : p->x;
     p->res = mc_pass_buffer(p, MC_USE_RES, hidden);
     p->norm = mc_pass_buffer(p, MC_USE_NORM, hidden);
-    build_forward(p);
+    build_forward(p, &p->forward);
+    if (caps->taps > 0)
+        build_forward(p, &p->tapped);
     build_draft(p);
     build_sample(p);
     give_scratch(p);
@@ -256,6 +278,7 @@ void mc_pass_close(struct mc_pass *p)
     if (!p)
         return;
     free_list(&p->forward);
+    free_list(&p->tapped);
     free_list(&p->sample);
     free_list(&p->draft);
     mc_mem_fini(&p->own);
@@ -287,6 +310,11 @@ static int run(const struct mc_list *l, int32_t n, struct mc_stream *s,
 int mc_pass_forward(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w)
 {
     return run(&p->forward, p->forward.n, s, w);
+}
+
+int mc_pass_tapped(struct mc_pass *p, struct mc_stream *s, const struct mc_pass_watch *w)
+{
+    return run(&p->tapped, p->tapped.n, s, w);
 }
 
 int mc_pass_sample(struct mc_pass *p, struct mc_stream *s, struct mc_out *ring)

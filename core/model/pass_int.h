@@ -95,7 +95,7 @@ struct mc_pass {
     struct mc_pass_caps caps;
     const struct mc_step_mem *mem;
     struct mc_mem own;
-    struct mc_list forward, sample, draft;
+    struct mc_list forward, tapped, sample, draft;
     struct mc_list *to; /* that is added to */
     struct {
         void *p;

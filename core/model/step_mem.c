@@ -33,6 +33,12 @@ static struct mc_rows cut_rows(struct cut *c, const struct mc_pass_caps *caps)
     return r;
 }
 
+size_t mc_taps_bytes(const struct mc_pass_caps *caps)
+{
+    return caps->taps > 0 ? sizeof(struct mc_taps) + (size_t)caps->taps * sizeof(struct mc_tap)
+                          : 0;
+}
+
 size_t mc_rows_bytes(const struct mc_pass_caps *caps)
 {
     struct cut c = {0};
@@ -127,6 +133,7 @@ int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_mo
     size_t pages = (size_t)kv->n_page, cells = slots * (size_t)kv->pitch;
 
     d->rows_bytes = mc_rows_bytes(caps);
+    d->taps = mc_mem_take(m, mc_taps_bytes(caps));
     d->rows_base = mc_mem_take(m, d->rows_bytes);
     kv->base = mc_mem_take(m, pages * (size_t)kv->page_stride);
     kv->table = mc_mem_take(m, cells * sizeof *kv->table);
@@ -138,7 +145,8 @@ int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_mo
     d->masks = mc_mem_take(m, MC_MAX_SETS * ((v + 31) / 32) * sizeof *d->masks);
     d->eos = mc_mem_put(m, c->eos, sizeof c->eos);
     if (!d->rows_base || !kv->base || !kv->table || !kv->want_tag || !kv->tag ||
-        !d->slots || !d->counts || !d->bias || !d->masks || !d->eos ||
+        (caps->taps > 0 && !d->taps) || !d->slots || !d->counts || !d->bias || !d->masks ||
+        !d->eos ||
         take_logits(d, m, model, (size_t)caps->outs) < 0)
         return MC_ENOMEM;
     d->rows = mc_rows_bind(d->rows_base, caps);

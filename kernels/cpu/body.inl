@@ -23,3 +23,4 @@
 #include "kernels/cpu/softmax.inl"
 #include "kernels/cpu/latent.inl"
 #include "kernels/cpu/ragged.inl"
+#include "kernels/cpu/tensor.inl"

@@ -93,7 +93,7 @@ extern const struct mc_op mc_cpu_pack;
     F(embed, isa) F(join, isa) F(linear, isa) F(glu, isa) F(quant, isa) F(gqa_prep, isa)   \
     F(gqa_attn, isa) F(attn_merge, isa) F(route, isa) F(moe, isa)         \
     F(mla_prep, isa) F(mla_q, isa) F(mla_attn, isa) F(mla_out, isa) F(dsa_prep, isa)       \
-    F(dsa_topk, isa) F(mtp_in, isa) F(attn_ragged, isa)
+    F(dsa_topk, isa) F(mtp_in, isa) F(attn_ragged, isa) F(tensor, isa)
 #define MC_CPU_OP(op, isa) extern const struct mc_op mc_cpu_##op##_##isa;
 MC_CPU_OPS(MC_CPU_OP, portable)
 MC_CPU_OPS(MC_CPU_OP, avx2)

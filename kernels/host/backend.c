@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { MAP_FROM = 1 << 20 }; /* smaller pieces come from the heap */
@@ -67,6 +68,23 @@ static int stream_new(struct mc_backend *b, struct mc_stream **out)
     return mc_stream_new(((struct mc_host *)b)->threads, &b->peer, out);
 }
 
+/* On the leader of a stream: it gives way, as nice does, to the threads of others. */
+static int give_way(struct mc_par *par, const void *p)
+{
+    (void)par;
+    (void)p;
+    setpriority(PRIO_PROCESS, 0, 10); /* Linux: of this thread; without it work is not wrong */
+    return 0;
+}
+
+static int stream_low(struct mc_backend *b, struct mc_stream **out)
+{
+    int rc = mc_stream_new(1, &(struct mc_peer){0}, out);
+
+    (void)b;
+    return rc < 0 ? rc : mc_stream_push(*out, give_way, "", 0);
+}
+
 static int cores(void)
 {
     cpu_set_t set;
@@ -98,6 +116,7 @@ void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_o
     b->discard = discard;
     b->upload = upload;
     b->stream_new = stream_new;
+    b->stream_low = stream_low;
     b->stream_free = mc_stream_free;
     b->mark = mc_stream_mark;
     b->wait = mc_stream_wait;
@@ -121,4 +140,5 @@ void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_o
     b->op[MC_OP_agree] = &mc_host_agree;
     b->op[MC_OP_shard_merge] = &mc_host_shard_merge;
     b->op[MC_OP_dsa_merge] = &mc_host_dsa_merge;
+    b->op[MC_OP_tap] = &mc_host_tap;
 }

@@ -95,6 +95,9 @@ void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_o
         return 0;                                                                          \
     }
 
+/* NULL, or why p is no tensor operation. tensor.c */
+const char *mc_tensor_refuse(const struct mc_tensor_p *p);
+
 /* A refusal: `return mc_refuse(why, "...")`. */
 static inline int mc_refuse(const char **why, const char *text)
 {
@@ -107,6 +110,6 @@ static inline int mc_refuse(const char **why, const char *text)
 extern const struct mc_op mc_host_page_init, mc_host_page_copy, mc_host_page_check,
     mc_host_table_apply, mc_host_chain, mc_host_sample, mc_host_commit, mc_host_gather_rows,
     mc_host_nll, mc_host_all_gather, mc_host_all_to_all, mc_host_agree, mc_host_shard_merge,
-    mc_host_dsa_merge;
+    mc_host_dsa_merge, mc_host_tap;
 
 #endif

@@ -71,5 +71,6 @@ struct mc_backend *mc_ref_open(const struct mc_backend_opts *o, const char **why
     b->op[MC_OP_route] = &mc_ref_route;
     b->op[MC_OP_moe] = &mc_ref_moe;
     b->op[MC_OP_mtp_in] = &mc_ref_mtp_in;
+    b->op[MC_OP_tensor] = &mc_ref_tensor;
     return b;
 }

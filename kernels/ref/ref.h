@@ -52,6 +52,6 @@ extern const struct mc_op mc_ref_pack, mc_ref_embed, mc_ref_join, mc_ref_linear,
     mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge, mc_ref_route, mc_ref_moe,
     mc_ref_mla_prep, mc_ref_mla_q, mc_ref_mla_attn, mc_ref_mla_out,
     mc_ref_attn_ragged,
-    mc_ref_dsa_prep, mc_ref_dsa_topk, mc_ref_mtp_in;
+    mc_ref_dsa_prep, mc_ref_dsa_topk, mc_ref_mtp_in, mc_ref_tensor;
 
 #endif

@@ -20,6 +20,7 @@
 #include "lua/bind/json.h"
 #include "lua/bind/seq.h"
 #include "lua/bind/spawn.h"
+#include "lua/bind/tensor.h"
 #include "lua/host/embed.h"
 #include "lua/host/task.h"
 
@@ -224,6 +225,7 @@ void mc_bind_host(lua_State *L, struct mc_generation *g)
     add(L, "json", mc_bind_json);
     add(L, "ids", mc_bind_ids);
     add(L, "seq", mc_bind_seq);
+    add(L, "tensor", mc_bind_tensor);
     add(L, "http", mc_bind_http);
     add(L, "engine", mc_bind_engine);
     add(L, "task", mc_bind_task);

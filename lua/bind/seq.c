@@ -122,7 +122,7 @@ static struct mc_lseq *new_seq(struct mc_tvm *v, const struct mc_ids *ids)
     return q;
 }
 
-/* open(fields, list, model) -> seq, or nil and an error */
+/* open(fields, list, model[, captures, steers]) -> seq, or nil and an error */
 static int l_open(lua_State *L)
 {
     struct mc_tvm *v = mc_tvm_of(L);
@@ -134,6 +134,7 @@ static int l_open(lua_State *L)
     int rc;
 
     luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 5);
     if (!mc_own_room(v))
         return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
     if (ids->n > INT32_MAX / 2)
@@ -145,6 +146,7 @@ static int l_open(lua_State *L)
     rc = mc_submit_read(L, 1, mc_engine_config(m->engine), s, &err);
     if (rc < 0)
         return mc_bind_fail(L, &err);
+    mc_submit_taps(L, 4, 5, s);
     at = lua_newuserdata(L, sizeof *at);
     *at = NULL;
     luaL_getmetatable(L, SEQ);
@@ -292,6 +294,16 @@ static int l_ids(lua_State *L)
     return 2;
 }
 
+/* counts(seq) -> prompt ids, all ids so far */
+static int l_counts(lua_State *L)
+{
+    struct mc_lseq *q = mc_seq_check(L, 1);
+
+    lua_pushinteger(L, q->n_prompt);
+    lua_pushinteger(L, q->n_ids);
+    return 2;
+}
+
 /* state(seq) -> id ("12.3"), "running" or "ended", its model */
 static int l_state(lua_State *L)
 {
@@ -303,6 +315,25 @@ static int l_state(lua_State *L)
     lua_pushstring(L, q->ended || !(q->gen || q->streams) ? "ended" : "running");
     lua_pushstring(L, q->model->id);
     return 3;
+}
+
+/* dims(model) -> n_layer, hidden, vocab, longest context, the rows' type; nil and an error */
+static int l_dims(lua_State *L)
+{
+    const struct mc_served *m = mc_bind_model(L, 1);
+    const struct mc_config *c;
+    struct mc_engine_status st;
+
+    if (!m)
+        return 2;
+    c = mc_engine_config(m->engine);
+    mc_engine_status(m->engine, &st);
+    lua_pushinteger(L, c->n_layer);
+    lua_pushinteger(L, c->hidden);
+    lua_pushinteger(L, c->vocab);
+    lua_pushinteger(L, st.max_context);
+    lua_pushstring(L, mc_dtype_name(mc_engine_row_type(m->engine)));
+    return 5;
 }
 
 /* ---- ending --------------------------------------------------------------------------- */
@@ -328,7 +359,9 @@ void mc_bind_seq(lua_State *L)
     static const luaL_Reg fns[] = {
         {"open", l_open},     {"take", l_take},     {"result", l_result},
         {"usage", l_usage},   {"ids", l_ids},       {"state", l_state},
-        {"cancel", l_cancel}, {"detach", l_detach}, {NULL, NULL},
+        {"cancel", l_cancel}, {"detach", l_detach}, {"dims", l_dims},
+        {"counts", l_counts},
+        {NULL, NULL},
     };
 
     mc_bind_type(L, SEQ, none, gc_seq);

@@ -15,6 +15,7 @@
 
 #include "core/base/clock.h"
 #include "lua/bind/json.h"
+#include "lua/bind/tensor.h"
 
 enum field_kind { NUMBER, INTEGER, UNSIGNED, FLAG, OTHER };
 
@@ -312,4 +313,45 @@ int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_s
     out->o.req.stop_ids = out->stop_ids;
     out->o.req.bias = out->bias;
     return rc;
+}
+
+/* Entry i of the array at idx: its layer; its tensor stays on the stack. */
+static int32_t push_tap(lua_State *L, int idx, int i)
+{
+    int32_t layer;
+
+    lua_rawgeti(L, idx, i);
+    lua_rawgeti(L, -1, 1);
+    layer = (int32_t)luaL_checkinteger(L, -1);
+    lua_pop(L, 1);
+    lua_rawgeti(L, -1, 2);
+    return layer;
+}
+
+void mc_submit_taps(lua_State *L, int captures, int steers, struct mc_submit *out)
+{
+    struct mc_request *r = &out->o.req;
+    int n = lua_istable(L, captures) ? (int)lua_objlen(L, captures) : 0;
+
+    luaL_argcheck(L, n <= MC_MAX_TAPS, captures, "more than 8 captures");
+    for (; r->n_capture < n; r->n_capture++) {
+        struct mc_capture *c = &out->capture[r->n_capture];
+
+        c->layer = push_tap(L, captures, r->n_capture + 1);
+        c->to = *mc_tensor_check(L, -1);
+        lua_pop(L, 2);
+    }
+    n = lua_istable(L, steers) ? (int)lua_objlen(L, steers) : 0;
+    luaL_argcheck(L, n <= MC_MAX_TAPS, steers, "more than 8 vectors");
+    for (; r->n_steer < n; r->n_steer++) {
+        struct mc_steer *s = &out->steer[r->n_steer];
+
+        s->layer = push_tap(L, steers, r->n_steer + 1);
+        s->add = *mc_tensor_check(L, -1);
+        lua_rawgeti(L, -2, 3);
+        s->scale = (float)luaL_checknumber(L, -1);
+        lua_pop(L, 3);
+    }
+    r->capture = out->capture;
+    r->steer = out->steer;
 }

@@ -18,8 +18,13 @@ struct mc_submit {
     size_t stop_len[MC_SUBMIT_STOPS];
     int32_t stop_ids[MC_SUBMIT_STOP_IDS];
     struct mc_bias bias[MC_MAX_BIAS];
+    struct mc_steer steer[MC_MAX_TAPS];
+    struct mc_capture capture[MC_MAX_TAPS];
 };
 
+/* The arrays of {layer, tensor[, scale]} at captures and steers (or nil), as lua/mc/seq.lua
+ * makes them, whose tensors are borrowed; raises. */
+void mc_submit_taps(lua_State *L, int captures, int steers, struct mc_submit *out);
 /* Reads the table at idx over the defaults. Types and list lengths are checked here, ranges
  * by the engine; err->param names the field. An unknown field raises. */
 int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_submit *out,

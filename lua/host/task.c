@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "core/base/log.h"
+#include "core/tensor/tensor.h"
 
 static const char TVM_KEY; /* registry: the task VM */
 const char mc_wait_token;  /* yielded, as a light userdata, by lua/mc/wait.lua */
@@ -140,6 +141,8 @@ void mc_tvm_fini(struct mc_tvm *v)
         mc_disown(o);
     mc_vm_close(v->vm);
     v->vm = NULL;
+    mc_account_close(v->account);
+    v->account = NULL;
 }
 
 /* ---- tasks ---------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@
 #include "lua/host/vm.h"
 
 struct mc_server;
+struct mc_account;
 struct mc_tvm;
 struct mc_task;
 
@@ -67,6 +68,7 @@ struct mc_tvm {
     void (*idle)(struct mc_tvm *v);
     void *user;
     struct mc_scope *session; /* of a REPL; NULL elsewhere */
+    struct mc_account *account; /* of its tensors; NULL before the first */
     /* Where print and io.write of a REPL session go; NULL: nowhere. */
     void (*out)(struct mc_tvm *v, const char *s, size_t n);
 };

@@ -10,12 +10,14 @@ local help = require "mc.help"
 local host = require "mc.host"
 local metrics = require "mc.metrics"
 local seq = require "mc.seq"
+local tensor = require "mc.tensor"
 local wait = require("mc.wait").wait
 
 local ids, verb, task = host.ids, host.engine.verb, host.task
 
 local mc = {
   submit = seq.submit,
+  tensor = { zeros = tensor.zeros, from = tensor.from, stats = tensor.stats },
   time = host.time,
   now = host.now,
   config = host.config,

@@ -4,6 +4,7 @@
 
 local data = require "mc.data"
 local host = require "mc.host"
+local taps = require "mc.taps"
 local wait = require("mc.wait").wait
 
 local ids, seq = host.ids, host.seq
@@ -48,7 +49,7 @@ local function prompt_of(opts, model)
 end
 
 local OURS = { ids = true, tokens = true, messages = true, chat = true, prompt = true,
-  model = true }
+  model = true, capture = true, steer = true }
 
 -- What the request's router and key have decided holds unless opts says otherwise.
 local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first",
@@ -64,7 +65,13 @@ local function open(opts, list, model)
   for k, v in pairs(opts) do
     if not OURS[k] then fields[k] = v end
   end
-  return seq.open(fields, list, model)
+  local capture, kept = taps.capture(opts.capture, ids.count(list), opts.limit, model)
+  if not capture and kept then return nil, kept end
+  local steer, why = taps.steer(opts.steer, model)
+  if why then return nil, why end
+  local s, err = seq.open(fields, list, model, capture, steer)
+  if s and capture then taps.keep(s, kept) end
+  return s, err
 end
 
 --- mc.submit: see lua/mc/meta. Waits while the prompt is tokenised.
@@ -102,7 +109,9 @@ local Seq = {}
 function Seq.next(s)
   while true do
     local id, text, logprob = seq.take(s)
-    if id then return { id = id, text = text, logprob = logprob } end
+    if id then
+      return { id = id, text = text, logprob = logprob, hidden = taps.behind(s) }
+    end
     if id == nil then
       local done, err = seq.result(s)
       if done then return nil end
@@ -121,7 +130,11 @@ end
 function Seq.wait(s)
   while true do
     local id = seq.take(s)
-    if id == nil then return seq.result(s) end
+    if id == nil then
+      local r, err = seq.result(s)
+      if r then taps.show(s, r) end
+      return r, err
+    end
     if not id then wait("seq:wait") end
   end
 end

@@ -203,6 +203,19 @@ static void fake_close(struct mc_engine *e)
     free(e);
 }
 
+int mc_engine_row_type(const struct mc_engine *e)
+{
+    (void)e;
+    return MC_F32;
+}
+
+struct mc_tensors *mc_engine_tensors(struct mc_engine *e, struct mc_err *err)
+{
+    (void)e;
+    mc_fail(err, MC_EUNSUP, "no tensors here");
+    return NULL;
+}
+
 int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_handle *out,
                      struct mc_err *err)
 {

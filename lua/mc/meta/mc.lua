@@ -62,6 +62,18 @@
 ---@field slo_token number? seconds a token wanted
 ---@field salt string? prefixes are shared among equal salts only
 ---@field keep_special boolean? control tokens show in the text
+---@field capture mc.Capture? what seq:wait() shows of the model's inside; no prefix is reused
+---@field steer mc.Steer[]? vectors added while it runs, at most 8; it shares no KV with others
+
+---@class mc.Capture rows are of positions: of the prompt, then of the tokens but the last
+---@field hidden integer|integer[]|nil layers: 0 is the embeddings, i what the i-th layer leaves
+---@field norm boolean? what the last norm leaves: r.norm
+---@field logits boolean? the raw logits that each token was drawn from: r.logits, f32
+
+---@class mc.Steer
+---@field layer integer as mc.Capture counts them
+---@field add mc.Tensor a row: of the model's hidden size
+---@field scale number? 1
 
 ---@class mc.Seq
 ---@field id string
@@ -80,7 +92,8 @@
 ---@return mc.Error? err
 function mc.submit(opts) end
 
---- The next token {id, text, logprob} (w); nil at the end; nil, err when it failed.
+--- The next token {id, text, logprob, hidden} (w), hidden the captured rows that it came from;
+--- nil at the end; nil, err when it failed.
 function seq:next() end
 
 --- for t in seq:tokens() do ... end (w)
@@ -91,7 +104,8 @@ function seq:next() end
 --- ```
 function seq:tokens() end
 
---- Runs to the end (w): {text, finish, n, mean_logprob, usage}, or nil, err.
+--- Runs to the end (w): {text, finish, n, mean_logprob, usage, hidden, norm, logits}, or nil, err;
+--- hidden[layer], norm and logits are tensors, where capture asked for them.
 function seq:wait() end
 
 --- A sequence that goes on from this one's prompt and tokens; they share KV pages.
