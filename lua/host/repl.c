@@ -4,11 +4,15 @@
  * connection's thread and ring; everything Lua happens on the loop's.
  * Always true: what a chunk made (sequences) belongs to the session once the chunk has
  * ended, well or not, and ends with a chunk that was interrupted. */
+#define _GNU_SOURCE /* syscall */
 #include "lua/host/repl.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <lauxlib.h>
 
@@ -19,7 +23,7 @@
 #include "lua/host/gate.h"
 #include "lua/host/task.h"
 
-enum { HARD_S = 50, LOSE_S = 60, OUT_MAX = 256 << 10 };
+enum { HARD_S = 50, LOSE_S = 60, OUT_MAX = 256 << 10, NICE = 15 };
 
 static const char REPL_KEY; /* registry: what lua/mc/repl.lua returned */
 
@@ -252,6 +256,9 @@ static int begin(void *ctx, struct mc_err *err)
 
     if (!vm)
         return err->code;
+    /* what is typed computes in what the engine's threads leave; where it holds a lock that
+     * they wait for, they leave all */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICE);
     rc = mc_tvm_init(&r->tvm, vm, r->loop, r->server, &burst);
     r->tvm.burst.interrupt = &r->interrupt;
     r->tvm.out = on_out;

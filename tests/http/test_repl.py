@@ -94,7 +94,8 @@ def an_expression_prints_its_value_and_strings_raw():
     assert attach("-e", "local x = 1") == (0, "", "")
     assert attach("-e", "1, nil, 'x'") == (0, "1   nil   x\n", "")
     assert attach("-e", "= 1, nil, nil") == (0, "1\n", "")
-    assert attach("-e", "mc.kv") == (0, "{ stats = function }\n", "")
+    assert attach("-e", "mc.shared") == (
+        0, "{ get = function, incr = function, set = function, take = function }\n", "")
     assert attach("-e", "{ b = { 1, 2, { c = 'x' } }, 5 }") == (
         0, '{ 5, b = { 1, 2, { c = "x" } } }\n', "")
 
@@ -308,7 +309,7 @@ def help_knows_the_api():
         s.ask("help 'mc.submit'", "prompt")
         s.ask("help 'mc.Submit'", "temperature number?")
         s.ask("help(mc.submit)", "Starts a sequence")
-        s.ask("help(mc.kv)", "mc.kv.stats(")
+        s.ask("help(mc.kv)", "mc.kv.stats")
         s.ask("help(mc.spawn(function() end))", "task:join")
         s.ask("help(5)", "nothing is known of a number")
         s.ask("help 'nonsense'", "nothing is called nonsense")
