@@ -475,6 +475,18 @@ struct mc_sample_p {
     struct mc_peer peer;
 };
 
+/* verify: which drafts of a sequence stand. Its sampled rows follow each other; the input of
+ * each behind the first is a draft for what the row before draws. A draft stands when that is
+ * the token drawn (sample's out), and all before it stand: what comes out are then the tokens
+ * of a run without drafts, greedy or drawn by the same philox; for a draft that is certain of
+ * itself this is rejection sampling. accepted [S]: how many stand; next [S]: the token behind
+ * them, -1 when its row was bad or the sequence has no sampled row. */
+struct mc_verify_p {
+    struct mc_rows rows;
+    const struct mc_out *out; /* [R], of all ranks */
+    int32_t *accepted, *next; /* [S] */
+};
+
 /* commit: slot.tok, pos, n_gen and counts from out; copies out to the ring that the host
  * reads after the step's event. */
 struct mc_commit_p {

@@ -133,6 +133,7 @@ void mc_host_init(struct mc_host *h, const char *name, const struct mc_backend_o
     b->op[MC_OP_gather_rows] = &mc_host_gather_rows;
     b->op[MC_OP_chain] = &mc_host_chain;
     b->op[MC_OP_sample] = &mc_host_sample;
+    b->op[MC_OP_verify] = &mc_host_verify;
     b->op[MC_OP_commit] = &mc_host_commit;
     b->op[MC_OP_nll] = &mc_host_nll;
     b->op[MC_OP_all_gather] = &mc_host_all_gather;

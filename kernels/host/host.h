@@ -108,8 +108,8 @@ static inline int mc_refuse(const char **why, const char *text)
 
 /* The operations that ref and cpu share. */
 extern const struct mc_op mc_host_page_init, mc_host_page_copy, mc_host_page_check,
-    mc_host_table_apply, mc_host_chain, mc_host_sample, mc_host_commit, mc_host_gather_rows,
-    mc_host_nll, mc_host_all_gather, mc_host_all_to_all, mc_host_agree, mc_host_shard_merge,
-    mc_host_dsa_merge, mc_host_tap;
+    mc_host_table_apply, mc_host_chain, mc_host_sample, mc_host_verify, mc_host_commit,
+    mc_host_gather_rows, mc_host_nll, mc_host_all_gather, mc_host_all_to_all, mc_host_agree,
+    mc_host_shard_merge, mc_host_dsa_merge, mc_host_tap;
 
 #endif
