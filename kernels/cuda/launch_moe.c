@@ -142,7 +142,7 @@ static int moe_run(struct mc_stream *s, const struct mc_moe_p *p)
     if (rc == 0)
         rc = mc_cu_launch(s, family_of(p->down.w.layout)->down[many],
                           (struct mc_cu_grid){mc_cu_blocks(p->down.w.n,
-                                                           16 * WARPS / warps),
+                                                           32 * WARPS / warps),
                                               y, sums_bytes(p->cap <= 8 ? 8 : each)},
                           p);
     return rc < 0

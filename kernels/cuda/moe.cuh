@@ -9,12 +9,14 @@
  *   glu    8 warps, every eighth unit of H: gate's and up's panel, rows gathered through
  *          order; mid [places,I] in order's order
  *   down   I is short on a rank (256 of 2048 at 8 ranks): the 8 warps are groups of as
- *          many as have a unit of columns each, a panel a group; [place][H] f32 to
- *          scratch, which k_moe_sum adds up in the places' order
+ *          many as have a unit of columns each, two panels a group; [place][H] f32
+ *          to scratch, which k_moe_sum adds up in the places' order
  *
  * Sums are split over warps by K alone, and as linear's are: a row's bits are those that
  * glu and linear give it. Bound: the bytes of the experts that were chosen; scratch adds
  * 8 bytes a place and column, 3 % of int4 weights at 64 rows, which L2 keeps.
+ * In flight, int4 at 2 blocks an SM: 32 KB (glu) and 16 KB (down, whose warps have a unit
+ * of each panel only), where 4.8 TB/s times 0.7 us over 132 SMs ask for 25.
  * CHUNK is 16 for up to 64 rows: few experts have more, and those read their weights from
  * L2 again; 64 above that. Shared memory: as linear.cuh. Owns nothing. THREAD: device. */
 #ifndef MC_CUDA_MOE_CUH
@@ -85,24 +87,30 @@ template <class F, int NT> MC_DEV void mc_moe_glu_block(const struct mc_moe_p &p
 template <class F, int NT> MC_DEV void mc_moe_down_block(const struct mc_moe_p &p, work w)
 {
     int32_t of = mc_warps_of(p.mid.k, MC_CU_TILE * F::TILES), first = mc_warp() / of * of;
-    int32_t at = static_cast<int32_t>(blockIdx.x) * (N_WARP / of) + first / of;
-    int32_t h = p.down.w.n, g = mc_lane() / 4;
-    float acc[1][NT][4] = {};
+    int32_t at = (static_cast<int32_t>(blockIdx.x) * (N_WARP / of) + first / of) * 2;
+    int32_t h = p.down.w.n, n_panel = (h + 15) / 16, g = mc_lane() / 4;
+    float acc[2][NT][4] = {};
 
-    if (at * 16 < h) {
-        panel a[1] = {
-            mc_panel(mc_ws_at(&p.down, w.e), at, MC_CU_TILE_BYTES(F::LAYOUT))};
+    if (at < n_panel) {
+        const struct mc_w down = mc_ws_at(&p.down, w.e);
+        panel a[2] = {mc_panel(down, at, MC_CU_TILE_BYTES(F::LAYOUT)),
+                      mc_panel(down, at + 1 < n_panel ? at + 1 : at,
+                               MC_CU_TILE_BYTES(F::LAYOUT))};
 
-        mc_sums<F, 1, NT>(acc, a, p.mid, p.mid.k, mc_warp() - first, of,
+        mc_sums<F, 2, NT>(acc, a, p.mid, p.mid.k, mc_warp() - first, of,
                           [&](int m, int32_t) {
                               return 8 * m + g < w.n ? w.i0 + 8 * m + g : -1;
                           });
     }
-    mc_fold_warps<NT>(acc[0], first, of, [&](int32_t r, int32_t t, float y) {
-        if (at * 16 + r < h && t < w.n)
-            static_cast<float *>(
-                p.scratch)[static_cast<int64_t>(p.order[w.i0 + t]) * h + at * 16 + r] = y;
-    });
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        mc_fold_warps<NT>(acc[j], first, of, [&](int32_t r, int32_t t, float y) {
+            int32_t n = (at + j) * 16 + r;
+
+            if (n < h && t < w.n)
+                static_cast<float *>(
+                    p.scratch)[static_cast<int64_t>(p.order[w.i0 + t]) * h + n] = y;
+        });
 }
 
 /* ---- kernels ----------------------------------------------------------------------- */
