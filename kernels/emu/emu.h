@@ -59,10 +59,11 @@ void emu_seed(uint32_t seed); /* of this thread's orders */
 /* ---- traffic, counted in plain builds only ----------------------------------------- */
 
 /* Global memory in sectors of 32 bytes a warp's access touches, shared memory in waves (a
- * bank serves one word a wave), each beside what the same bytes need at least. Accesses
- * that leave lanes idle count as they are. */
+ * bank serves one word a wave), each beside what the same bytes need at least; and the
+ * sectors that were touched at all, which is what memory moves when the rest comes from
+ * L2. Accesses that leave lanes idle count as they are. */
 struct emu_traffic {
-    uint64_t global_bytes, sectors, sectors_min;
+    uint64_t global_bytes, sectors, sectors_min, touched;
     uint64_t waves, waves_min;
 };
 bool emu_watches(void);          /* whether this build has the hooks */

@@ -303,6 +303,8 @@ void emu_copy_async(void *to, const void *from, uint32_t n)
     if (me->n_copy == EMU_COPIES)
         emu_fault("more than %d cp.async in flight", EMU_COPIES);
     me->copy[me->n_copy++] = (struct emu_copy){to, from, n, me->group};
+    if (n > 0)
+        emu_touch(from, 16, false);
     emu_watch_pending(b, to, 16);
     memset(to, 0xff, 16);
     POISON(to, 16);

@@ -8,8 +8,8 @@
  * __syncwarp; a shuffle orders nothing. Found: accesses that race, reads of what nobody
  * wrote, accesses outside, misaligned ones. Global memory is only counted.
  *
- * OWNS: the counts. THREAD: any; counted launches are one thread's at a time, and who reads
- * the counts has waited for them. */
+ * OWNS: the counts. THREAD: any; counted launches are one thread's at a time, and who
+ * reads the counts has waited for them. */
 #define _GNU_SOURCE
 #include "kernels/emu/emu.h"
 
@@ -162,6 +162,43 @@ struct counts {
 
 static struct counts counts;
 
+/* Sectors seen since counting began: open addressing, at most half full. */
+static struct {
+    uint64_t *at; /* sector + 1, 0: free */
+    size_t cap, n;
+} seen;
+
+static bool insert(uint64_t sector)
+{
+    size_t i = (size_t)(sector * UINT64_C(0x9e3779b97f4a7c15)) & (seen.cap - 1);
+
+    for (; seen.at[i]; i = (i + 1) & (seen.cap - 1))
+        if (seen.at[i] == sector + 1)
+            return false;
+    seen.at[i] = sector + 1;
+    seen.n++;
+    return true;
+}
+
+static void see(uint64_t sector)
+{
+    uint64_t *old = seen.at;
+    size_t cap = seen.cap, i;
+
+    if (2 * (seen.n + 1) > cap) {
+        seen.cap = cap ? 2 * cap : 1 << 12;
+        seen.at = calloc(seen.cap, sizeof *seen.at);
+        if (!seen.at)
+            abort();
+        seen.n = 0;
+        for (i = 0; i < cap; i++)
+            if (old[i])
+                insert(old[i] - 1);
+        free(old);
+    }
+    counts.sum.touched += insert(sector);
+}
+
 static uint32_t distinct(uint64_t *v, uint32_t n)
 {
     uint32_t i, j, m = 0;
@@ -196,7 +233,10 @@ static void add_global(const struct site *s, const struct request *r)
     } else {
         counts.sum.global_bytes += 4 * (uint64_t)m;
     }
-    counts.sum.sectors += distinct(sec, n);
+    n = distinct(sec, n);
+    counts.sum.sectors += n;
+    for (i = 0; i < n; i++)
+        see(sec[i]);
     counts.sum.sectors_min += (m + 7) / 8;
 }
 
@@ -294,8 +334,11 @@ void emu_strict(bool (*fn)(const void *p, uint32_t bytes))
 void emu_count(bool on)
 {
     counts.on = on;
-    if (on)
-        counts.sum = (struct emu_traffic){0};
+    if (!on)
+        return;
+    counts.sum = (struct emu_traffic){0};
+    free(seen.at);
+    memset(&seen, 0, sizeof seen);
 }
 
 struct emu_traffic emu_counted(void)
