@@ -8,11 +8,29 @@ local P = { api = 1, kind = "scheduler", why = { "another's turn", "no pages",
   "another reads its prefix" } }
 local TURN, NO_PAGES, PREFIX = 1, 2, 3
 
--- Its whole prompt has pages, beside what those that run will take.
-local function fits(view, s)
-  local pages = math.ceil((s.n_ctx + s.n_hit + s.n_left) / view.p_tokens)
-    - s.p_held - s.p_shared
-  return pages <= view.kv_free - view.p_reserve
+local share = {} -- of each lane: what it was served, over its weight; a table for all calls
+local FAR, CHUNK, SHORT = 512, 512, 64 -- tokens
+
+-- Its whole prompt has pages, beside what those that run will take. Lanes that are not owed
+-- most leave an eighth of pages and places to those that will be.
+local function fits(view, s, started, left)
+  if s.n_ctx > 0 then return true end
+  local pages = math.ceil((s.n_hit + s.n_left) / view.p_tokens) - s.p_shared
+  return pages <= view.kv_free - view.p_reserve - left * view.kv_total
+    and started < view.row_cap * (1 - left)
+end
+
+-- The lane that is owed most among those with a prompt to read, and the least share of any
+-- that is in use.
+local function look(view)
+  local owed, most, least = nil, math.huge, math.huge
+  for _, l in view:lanes() do -- served: tokens, decayed over 60 s
+    local s = l.served / l.weight
+    share[l.id] = s
+    if l.served > 1 or l.ready > 0 then least = math.min(least, s) end
+    if l.ready > 0 and s < most then owed, most = l.id, s end
+  end
+  return owed, least
 end
 
 -- Half-read prompts hold the pages that all wait for: the youngest gives its own back.
@@ -27,11 +45,26 @@ local function give_way(view)
   end
 end
 
-function P.plan(view, plan)
-  local ran, started, stuck, short = 0, 0, false, false
-  for _, s in view:running() do
-    ran, started = ran + (plan:decode(s) and 1 or 0), started + 1
+-- Decodes; lanes far ahead of one whose prompt can be read now stand still for that long.
+local function decode(view, plan, owed)
+  local ran, started = 0, 0
+  for _ in view:running() do started = started + 1 end
+  local s = owed and view:head(owed)
+  local waits = s and fits(view, s, started, 0)
+  for _, r in view:running() do
+    if waits and share[r.lane] > 2 * share[owed] + FAR then
+      if r.n_left == 0 then plan:hold(r, TURN) end
+    elseif plan:decode(r) then
+      ran = ran + 1
+    end
   end
+  return ran, started
+end
+
+function P.plan(view, plan)
+  local owed, least = look(view)
+  local ran, started = decode(view, plan, owed)
+  local stuck, short = false, false
   for _, s in view:paused() do -- not into the pages that others wait for
     local room = started == 0 or s.p_step <= view.kv_free - view.p_reserve
     stuck = stuck or not room or not plan:resume(s)
@@ -39,19 +72,17 @@ function P.plan(view, plan)
   end
   -- While something runs, who was preempted has the next pages, and who starts must fit.
   while view.tokens_left > 0 and (ran == 0 or not stuck) do
-    local best
-    for _, l in view:lanes() do -- served: tokens, decayed over 60 s
-      local owed = l.ready > 0 and l.served / l.weight
-      if owed and (not best or owed < best.served / best.weight) then best = l end
-    end
-    local s = best and view:head(best.id)
+    local best = look(view)
+    local s = best and view:head(best)
     if not s then break end
+    local other = share[best] > least + FAR -- short steps: who is owed more may come
     if ran > 0 and s.n_hit_soon > s.n_hit then
       plan:hold(s, PREFIX)
     else
-      short = (ran > 0 and not fits(view, s)) or plan:prefill(s, 512) == 0
+      short = (ran > 0 and not fits(view, s, started, other and 1 / 8 or 0))
+        or plan:prefill(s, other and SHORT or CHUNK) == 0
       if short then break end
-      ran = ran + 1
+      ran, started = ran + 1, started + (s.n_ctx == 0 and 1 or 0)
     end
   end
   if ran == 0 then give_way(view) end

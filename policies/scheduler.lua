@@ -20,12 +20,12 @@ function P.init(opts)
 end
 
 function P.plan(view, plan)
-  local running, started, stuck = 0, 0, false
+  local started, stuck = 0, false
 
   -- One token for everyone who is generating.
   for _, row in view:running() do
+    plan:decode(row)
     started = started + 1
-    if plan:decode(row) then running = running + 1 end
   end
 
   -- Who was preempted comes back before anyone new starts, in order of arrival; not into
@@ -33,32 +33,35 @@ function P.plan(view, plan)
   for _, row in view:paused() do
     local fits = started == 0 or row.p_step <= view.kv_free - view.p_reserve
     stuck = stuck or not fits or not plan:resume(row)
-    if not stuck then running, started = running + 1, started + 1 end
+    if not stuck then started = started + 1 end
   end
 
   -- Then prompts, in order of arrival. Who has its prefix read by another waits for that:
   -- its pages are shared then. A sequence starts only when its whole prompt fits, or two
   -- half-read prompts could wait for each other's pages for ever; should that come to be
-  -- all the same, the younger gives way.
+  -- all the same, evict is called. One that has begun waits for nobody that has not.
   local held
   local reading = {} -- groups of those that start here
   for _, row in view:waiting() do
-    local starts, prefix = row.n_ctx == 0, false
-    if not held and starts and running > 0 then
-      prefix = row.n_hit_soon > row.n_hit or row.n_hit == 0 and reading[row.group]
+    local starts, why = row.n_ctx == 0, nil
+    if starts then
       local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens) - row.p_shared
-      if not prefix and (stuck or pages > view.kv_free - view.p_reserve) then
-        held = NO_PAGES
+      if held or started == 0 then
+        why = held
+      elseif row.n_hit_soon > row.n_hit or row.n_hit == 0 and reading[row.group] then
+        why = PREFIX
+      elseif stuck or pages > view.kv_free - view.p_reserve then
+        why = NO_PAGES
       end
     end
-    if not held and not prefix and plan:prefill(row, chunk) == 0 then
-      held = view.tokens_left > 0 and view.rows_left > 0 and NO_PAGES or FULL
-      if running == 0 and held == NO_PAGES then return P.evict(view, 1) end
+    if not why and plan:prefill(row, chunk) == 0 then
+      why = view.tokens_left > 0 and view.rows_left > 0 and NO_PAGES or FULL
     end
-    if held or prefix then
-      plan:hold(row, held or PREFIX)
+    if why then
+      plan:hold(row, why)
+      if starts and why ~= PREFIX then held = why end
     else
-      running = running + 1
+      started = started + (starts and 1 or 0)
       if starts and row.group > 0 then reading[row.group] = true end
     end
   end

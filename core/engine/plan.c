@@ -236,12 +236,9 @@ static void apply_all(struct mc_engine *e, struct mc_step *s)
 static int32_t pages_short(const struct mc_engine *e)
 {
     const struct mc_step_view *v = e->view;
-    int32_t need = mc_resize_over(e);
 
-    for (int32_t i = 0; i < v->n_row; i++)
-        if (mc_view_row(v, i)->state == MC_STATE_DECODE)
-            need += mc_view_row(v, i)->p_step;
-    return need - v->p_free - v->p_evict;
+    return mc_resize_over(e) + mc_view_growth(v, e->n_step == e->n_published) - v->p_free -
+           v->p_evict;
 }
 
 /* A sequence that holds all there is and needs more ends here, alone. */

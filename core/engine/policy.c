@@ -141,35 +141,41 @@ static int evict_youngest(void *self, struct mc_step_view *v, int32_t need,
     return 0;
 }
 
-static int plan_first_come(void *self, struct mc_step_view *v, struct mc_plan *p,
-                           struct mc_err *err)
+/* Prompts of rows in one state, in order of arrival. */
+static void read_prompts(const struct mc_step_view *v, struct mc_plan *p,
+                         enum mc_seq_state state, bool stuck, int32_t *running)
 {
-    int32_t running, n = 0;
     int why = WHY_NONE;
-    bool stuck;
 
-    run_started(v, p, &running, &stuck);
     for (int32_t i = 0; i < v->n_row; i++) {
         const struct mc_row *r = mc_view_row(v, mc_view_ordered(v, MC_ORDER_ARRIVAL, i));
+        int32_t n = 0;
 
-        if (r->n_left <= 0 ||
-            (r->state != MC_STATE_WAITING && r->state != MC_STATE_PREFILL))
+        if (r->n_left <= 0 || r->state != state)
             continue;
-        if (why == WHY_NONE && running > 0 && prefix_soon(v, i)) {
+        if (why == WHY_NONE && *running > 0 && prefix_soon(v, i)) {
             add(p, r, MC_HOLD, WHY_PREFIX);
             continue;
         }
         if (why == WHY_NONE)
-            why = prompt_tokens(v, p, r, running, stuck, &n);
+            why = prompt_tokens(v, p, r, *running, stuck, &n);
         if (why != WHY_NONE)
             add(p, r, MC_HOLD, why);
         else
-            running += run(p, r, n, mc_row_prompt_pages(v, r, n));
+            *running += run(p, r, n, mc_row_prompt_pages(v, r, n));
     }
-    if (running == 0 && why == WHY_PAGES) { /* half-read prompts hold what all wait for */
-        p->n = 0;
-        return evict_youngest(self, v, 1, p, err);
-    }
+}
+
+static int plan_first_come(void *self, struct mc_step_view *v, struct mc_plan *p,
+                           struct mc_err *err)
+{
+    int32_t running;
+    bool stuck;
+
+    (void)self, (void)err;
+    run_started(v, p, &running, &stuck);
+    read_prompts(v, p, MC_STATE_PREFILL, stuck, &running); /* half-read ones hold pages */
+    read_prompts(v, p, MC_STATE_WAITING, stuck, &running);
     return 0;
 }
 

@@ -97,6 +97,10 @@ void mc_view_sort(struct mc_step_view *v);
  * of tokens more or ended. */
 int32_t mc_view_reserve(const struct mc_step_view *v);
 
+/* Pages without which running rows can't go on: each that decodes has its next token; when
+ * none does and nothing is in flight (idle), one that reads its prompt reads on. */
+int32_t mc_view_growth(const struct mc_step_view *v, bool idle);
+
 /* Starvation, in service and in simulation: a sequence that could run got nothing for so
  * many seconds, and meanwhile its whole lane got nothing, or so many of its lane that came
  * later and are no more urgent started before it, or (it had started) so many steps ran. */

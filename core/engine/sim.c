@@ -345,11 +345,8 @@ static void ask_or_builtin(struct run *r, int32_t need)
 
 static void make_room(struct run *r, struct step *s)
 {
-    int32_t need = -r->view->p_free;
+    int32_t need = mc_view_growth(r->view, r->n_step == r->n_done) - r->view->p_free;
 
-    for (int32_t i = 0; i < r->view->n_row; i++)
-        if (mc_view_row(r->view, i)->state == MC_STATE_DECODE)
-            need += mc_view_row(r->view, i)->p_step;
     if (need <= 0)
         return;
     ask_or_builtin(r, need);

@@ -97,6 +97,24 @@ int32_t mc_view_reserve(const struct mc_step_view *v)
     return pages;
 }
 
+int32_t mc_view_growth(const struct mc_step_view *v, bool idle)
+{
+    int32_t pages = 0, least = INT32_MAX;
+    bool decodes = false;
+
+    for (int32_t i = 0; i < v->n_row; i++) {
+        const struct mc_row *r = mc_view_row(v, i);
+
+        if (r->state == MC_STATE_DECODE) {
+            decodes = true;
+            pages += r->p_step;
+        } else if (r->state == MC_STATE_PREFILL && r->p_step < least) {
+            least = r->p_step;
+        }
+    }
+    return !decodes && idle && least < INT32_MAX ? least : pages;
+}
+
 static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
 {
     bool waits = q->state == MC_STATE_WAITING, paused = q->state == MC_STATE_PAUSED;

@@ -6,7 +6,7 @@
  *
  * OWNS: the ring, the leader and its team. A recorded graph belongs to the caller and must
  * outlive its runs; a run of it is one record.
- * INVARIANTS: finished <= pushed <= finished + MC_RING. Only the pusher raises pushed, only
+ * INVARIANTS: finished <= pushed <= finished + RING. Only the pusher raises pushed, only
  * the leader raises finished. No allocation after mc_stream_new, save while recording.
  * THREAD: push, mark, graphs: one at a time; wait, done: any. */
 #include "kernels/host/par.h"
@@ -15,6 +15,12 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef MC_RING_RECORDS /* a stress build: the pusher blocks all the time */
+enum { RING = MC_RING_RECORDS };
+#else
+enum { RING = MC_RING };
+#endif
 
 struct rec {
     mc_body body;
@@ -29,7 +35,7 @@ struct mc_graph {
 struct mc_stream {
     struct mc_par par;
     struct mc_peer peer; /* whom a failure here would keep waiting */
-    struct rec *ring; /* [MC_RING] */
+    struct rec *ring; /* [RING] */
     pthread_t leader;
     bool leader_made;
     struct mc_graph *recording; /* the pusher's */
@@ -86,7 +92,7 @@ static void *leader_main(void *vs)
     uint64_t at = 0;
 
     while (leader_next(s, at)) {
-        struct rec *r = &s->ring[at % MC_RING];
+        struct rec *r = &s->ring[at % RING];
 
         if (atomic_load_explicit(&s->error, memory_order_relaxed) == 0) {
             int rc = r->body(&s->par, r->p);
@@ -156,13 +162,13 @@ static int record(struct mc_graph *g, mc_body body, const void *p, size_t bytes)
 int mc_stream_push(struct mc_stream *s, mc_body body, const void *p, size_t bytes)
 {
     uint64_t at = atomic_load_explicit(&s->pushed, memory_order_relaxed);
-    struct rec *r = &s->ring[at % MC_RING];
+    struct rec *r = &s->ring[at % RING];
 
     assert(bytes <= MC_REC_BYTES);
     if (s->recording)
         return record(s->recording, body, p, bytes);
-    if (at >= MC_RING)
-        wait_finished(s, at - MC_RING + 1, FOREVER);
+    if (at >= RING)
+        wait_finished(s, at - RING + 1, FOREVER);
     r->body = body;
     memcpy(r->p, p, bytes);
     atomic_store(&s->pushed, at + 1);
@@ -242,7 +248,7 @@ int mc_stream_new(int threads, const struct mc_peer *peer, struct mc_stream **ou
     memset(s, 0, sizeof *s);
     s->peer = *peer;
     atomic_store(&s->wake_at, ULLONG_MAX);
-    s->ring = aligned_alloc(64, MC_RING * sizeof s->ring[0]);
+    s->ring = aligned_alloc(64, RING * sizeof s->ring[0]);
     if (!s->ring)
         goto fail;
     rc = mc_par_start(&s->par, threads);

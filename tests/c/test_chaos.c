@@ -1,11 +1,14 @@
 /* test_chaos.c - everything at once, against each sequence alone.
  *
- * Eras of an engine each, of another model, KV layout, chunk, depth and pool, under a
- * policy that swaps, drops, holds and cuts at random; sequences join in bursts, share
- * prefixes, fork one another and are cancelled. Each one's tokens must be those that its
- * prompt gives alone, greedily, and each era must end with every page and place of host
- * memory back. SEED and N in the environment: another run, of so many sequences that
- * finish (100). */
+ * Eras of an engine each, of another model, KV layout, chunk, depth and pool, under a policy
+ * that swaps, drops, holds and cuts at random; sequences join in bursts, share prefixes,
+ * fork one another and are cancelled. Each one's tokens must be those that its prompt gives
+ * alone, greedily, and each era must end with every page and place of host memory back. In
+ * the environment: SEED and N, another run, of so many sequences that finish (100); PAGES,
+ * pools of just so many; SOAK, one engine for so many seconds. */
+#include <unistd.h>
+
+#include "core/base/clock.h"
 #include "core/engine/engine_int.h"
 #include "tests/c/engine_help.h"
 
@@ -93,6 +96,9 @@ static int plan_wild(void *self, struct mc_step_view *v, struct mc_plan *p,
         return mc_fail(err, MC_EPOLICY, "in a bad mood");
     if (mood == 1)
         return 0; /* nothing runs */
+    for (uint32_t i = 0; mood == 2 && i < 30; i++) /* stale, wrong, huge */
+        p->item[p->n++] = (struct mc_item){.seq = i * 1000003u, .gen = i, .what = (uint16_t)i,
+                                           .n = (int32_t)(i * 0x7FFFFFF)};
     rc = mc_policy_builtin.ops->plan(NULL, v, p, err);
     for (int32_t i = 0; i < p->n; i++) {
         struct mc_item *it = &p->item[i];
@@ -134,6 +140,7 @@ struct flight {
 struct tally {
     int32_t finished, equal, hits, leaked;
     double swaps, drops;
+    long mib_early, mib; /* resident, after a quarter of the time and at the end */
 };
 
 static void join(struct mc_engine *e, struct flight *f, const struct prompt *p,
@@ -223,9 +230,24 @@ static int32_t leaked(struct mc_engine *e)
     return s.p_total - s.p_free - s.p_cached + s.p_host - s.p_host_free;
 }
 
-static void run_era(const struct mc_engine_opts *o, int32_t n, struct tally *t)
+/* Pool and host memory of an era's engine stay resident; what grows beyond is a leak. */
+static long resident_mib(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+
+    if (!f || fscanf(f, "%*d %ld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * sysconf(_SC_PAGESIZE) >> 20;
+}
+
+/* Until n more have finished, or (seconds > 0) that time is over. */
+static void run_era(const struct mc_engine_opts *o, int32_t n, double seconds, struct tally *t)
 {
     static struct prompt p[PROMPTS];
+    double begun, quarter = seconds / 4;
     struct flight f[FLYING] = {{0}};
     struct wild wild = {roll(1u << 28)};
     const struct mc_policy policy = {&wild_ops, &wild};
@@ -235,7 +257,16 @@ static void run_era(const struct mc_engine_opts *o, int32_t n, struct tally *t)
     make_prompts(p);
     run_alone(o, p);
     e = engine_open(o, &policy);
+    begun = mc_now();
     while (busy > 0) {
+        double past = mc_now() - begun;
+
+        if (quarter > 0 && past > quarter) {
+            t->mib_early = resident_mib();
+            quarter = 0;
+        }
+        if (seconds > 0 && past > seconds)
+            goal = 0;
         busy = 0;
         for (int i = 0; i < FLYING; i++) {
             if (f[i].got)
@@ -250,6 +281,7 @@ static void run_era(const struct mc_engine_opts *o, int32_t n, struct tally *t)
         busy += t->finished < goal; /* who was cancelled is replaced */
         nanosleep(&(struct timespec){0, 500000}, NULL);
     }
+    t->mib = resident_mib();
     t->leaked += leaked(e);
     t->swaps += mc_engine_counter(e, MC_C_swapped_total);
     t->drops += mc_engine_counter(e, MC_C_dropped_total);
@@ -297,9 +329,9 @@ static void chaos_each_gets_its_solo_tokens_and_no_page_leaks(void **state)
                                    .sync = roll(4) == 0,
                                    .max_context = 512};
 
-        o.kv_bytes = bytes_of(o.model, o.kv, 8 + (int32_t)roll(24));
+        o.kv_bytes = bytes_of(o.model, o.kv, from_env("PAGES", 8 + (int32_t)roll(24)));
         o.swap_bytes = (int64_t)bytes_of(o.model, o.kv, 4 + (int32_t)roll(30));
-        run_era(&o, left < most ? left : most, &t);
+        run_era(&o, left < most ? left : most, 0, &t);
     }
     print_message(
         "%d finished, %d equal to solo greedy, swaps %.0f, drops %.0f, hits %d, "
@@ -311,8 +343,35 @@ static void chaos_each_gets_its_solo_tokens_and_no_page_leaks(void **state)
     assert_true(t.swaps >= 0.06 * n && t.drops >= 0.06 * n && t.hits >= 0.2 * n);
 }
 
+/* One engine for so many seconds: SOAK. */
+static void soak_ends_with_every_page_and_flat_memory(void **state)
+{
+    const struct mc_engine_opts o = {
+        .model = "tests/models/tiny-llama", .kv = "fp8", .chunk = 64, .max_seqs = 10,
+        .max_context = 512, .kv_bytes = bytes_of("tests/models/tiny-llama", "fp8", 24),
+        .swap_bytes = (int64_t)bytes_of("tests/models/tiny-llama", "fp8", 20)};
+    int32_t seconds = from_env("SOAK", 0);
+    struct tally t = {0};
+
+    (void)state;
+    if (seconds == 0) {
+        print_message("SOAK is not set\n");
+        skip();
+    }
+    run_era(&o, INT32_MAX, seconds, &t);
+    print_message("%d s: %d finished, %d equal to solo greedy, swaps %.0f, drops %.0f, hits "
+                  "%d, leaked pages %d, resident %ld MiB, later %ld MiB\n", seconds,
+                  t.finished, t.equal, t.swaps, t.drops, t.hits, t.leaked, t.mib_early, t.mib);
+    assert_true(t.finished > 0 && t.equal == t.finished);
+    assert_int_equal(t.leaked, 0);
+#ifndef MC_SANITIZE
+    assert_true(t.mib <= t.mib_early + 4);
+#endif
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(chaos_each_gets_its_solo_tokens_and_no_page_leaks),
+    cmocka_unit_test(soak_ends_with_every_page_and_flat_memory),
 };
 
 MC_TEST_MAIN(tests)
