@@ -58,12 +58,12 @@ local function decode(view, plan, owed)
       ran = ran + 1
     end
   end
-  return ran, started
+  return ran, started, waits
 end
 
 function P.plan(view, plan)
   local owed, least = look(view)
-  local ran, started = decode(view, plan, owed)
+  local ran, started, waits = decode(view, plan, owed)
   local stuck, short = false, false
   for _, s in view:paused() do -- not into the pages that others wait for
     local room = started == 0 or s.p_step <= view.kv_free - view.p_reserve
@@ -76,6 +76,7 @@ function P.plan(view, plan)
     local s = best and view:head(best)
     if not s then break end
     local other = share[best] > least + FAR -- short steps: who is owed more may come
+    if other and waits and share[best] > 2 * share[owed] + FAR then break end
     if ran > 0 and s.n_hit_soon > s.n_hit then
       plan:hold(s, PREFIX)
     else
