@@ -8,6 +8,6 @@
 return {
   scheduler = "scheduler", -- or "sched_fair", "sched_due"
   sampler = "sampler",
-  routes = { "openai" },
+  routes = { "openai", "embeddings" },
   -- opts = { scheduler = { chunk = 512 } }, -- passed to that file's init()
 }

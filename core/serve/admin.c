@@ -159,9 +159,11 @@ static int v_models(struct mc_server *s, const json_t *args, json_t **out, struc
             return mc_fail(err, MC_ELOADING, "the model is still loading");
         mc_engine_status(m->engine, &st);
         json_array_append_new(
-            *out, json_pack("{s:s, s:I, s:i, s:s, s:i}", "id", m->id, "created",
+            *out, json_pack("{s:s, s:I, s:i, s:s, s:i, s:i, s:i}", "id", m->id, "created",
                             (json_int_t)s->started, "max_context", st.max_context, "family",
-                            mc_engine_config(m->engine)->family, "max_tokens_default",
+                            mc_engine_config(m->engine)->family, "n_layer",
+                            mc_engine_config(m->engine)->n_layer, "hidden",
+                            mc_engine_config(m->engine)->hidden, "max_tokens_default",
                             mc_limit_default(m->engine,
                                              limit ? json_integer_value(limit) : -1)));
     }

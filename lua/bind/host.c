@@ -11,6 +11,7 @@
 
 #include "core/base/clock.h"
 #include "core/serve/server.h"
+#include "lua/bind/base64.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/data.h"
 #include "lua/bind/engine.h"
@@ -226,6 +227,7 @@ void mc_bind_host(lua_State *L, struct mc_generation *g)
     add(L, "ids", mc_bind_ids);
     add(L, "seq", mc_bind_seq);
     add(L, "tensor", mc_bind_tensor);
+    add(L, "base64", mc_bind_base64);
     add(L, "http", mc_bind_http);
     add(L, "engine", mc_bind_engine);
     add(L, "task", mc_bind_task);

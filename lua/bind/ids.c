@@ -91,6 +91,17 @@ static int l_table(lua_State *L)
     return 1;
 }
 
+/* join(list, list) -> list */
+static int l_join(lua_State *L)
+{
+    const struct mc_ids *a = mc_ids_check(L, 1), *b = mc_ids_check(L, 2);
+    struct mc_ids *both = push_list(L, a->n + b->n);
+
+    memcpy(both->v, a->v, a->n * sizeof *a->v);
+    memcpy(both->v + a->n, b->v, b->n * sizeof *b->v);
+    return 1;
+}
+
 static int l_count(lua_State *L)
 {
     lua_pushinteger(L, (lua_Integer)mc_ids_check(L, 1)->n);
@@ -271,7 +282,8 @@ void mc_bind_ids(lua_State *L)
 {
     static const luaL_Reg none[] = {{NULL, NULL}};
     static const luaL_Reg fns[] = {
-        {"list", l_list},     {"table", l_table}, {"count", l_count}, {"encode", l_encode},
+        {"list", l_list},     {"table", l_table}, {"count", l_count},
+        {"join", l_join},     {"encode", l_encode},
         {"take", l_take},     {"decode", l_decode}, {NULL, NULL},
     };
 

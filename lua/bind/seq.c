@@ -122,19 +122,21 @@ static struct mc_lseq *new_seq(struct mc_tvm *v, const struct mc_ids *ids)
     return q;
 }
 
-/* open(fields, list, model[, captures, steers]) -> seq, or nil and an error */
+/* open(fields, list, model[, captures, steers, parent]) -> seq, or nil and an error */
 static int l_open(lua_State *L)
 {
     struct mc_tvm *v = mc_tvm_of(L);
     const struct mc_served *m;
     const struct mc_ids *ids = mc_ids_check(L, 2);
     struct mc_submit *s;
-    struct mc_lseq **at, *q;
+    struct mc_lseq **at, *q, *parent = NULL;
     struct mc_err err;
     int rc;
 
     luaL_checktype(L, 1, LUA_TTABLE);
-    lua_settop(L, 5);
+    lua_settop(L, 6);
+    if (!lua_isnil(L, 6))
+        parent = mc_seq_check(L, 6);
     if (!mc_own_room(v))
         return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
     if (ids->n > INT32_MAX / 2)
@@ -147,6 +149,8 @@ static int l_open(lua_State *L)
     if (rc < 0)
         return mc_bind_fail(L, &err);
     mc_submit_taps(L, 4, 5, s);
+    if (parent && parent->model == m)
+        s->o.req.from = parent->handle;
     at = lua_newuserdata(L, sizeof *at);
     *at = NULL;
     luaL_getmetatable(L, SEQ);

@@ -6,6 +6,7 @@
 local apart = require "mc.apart"
 local chat = require "mc.chat"
 local data = require "mc.data"
+local embed = require "mc.embed"
 local help = require "mc.help"
 local host = require "mc.host"
 local metrics = require "mc.metrics"
@@ -17,6 +18,7 @@ local ids, verb, task = host.ids, host.engine.verb, host.task
 
 local mc = {
   submit = seq.submit,
+  embed = embed.embed,
   tensor = { zeros = tensor.zeros, from = tensor.from, stats = tensor.stats },
   time = host.time,
   now = host.now,

@@ -55,7 +55,7 @@ local OURS = { ids = true, tokens = true, messages = true, chat = true, prompt =
 local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first",
   "slo_token" }
 
-local function open(opts, list, model)
+local function open(opts, list, model, parent)
   local context, fields = host.task.context(), {}
   if not context then
     error("mc.submit is for requests, tasks and sessions: not for a file's top level, init"
@@ -69,7 +69,7 @@ local function open(opts, list, model)
   if not capture and kept then return nil, kept end
   local steer, why = taps.steer(opts.steer, model)
   if why then return nil, why end
-  local s, err = seq.open(fields, list, model, capture, steer)
+  local s, err = seq.open(fields, list, model, capture, steer, parent)
   if s and capture then taps.keep(s, kept) end
   return s, err
 end
@@ -144,7 +144,16 @@ end
 function Seq.fork(s, opts)
   local list = seq.ids(s)
   local _, _, model = seq.state(s)
-  return open(opts or {}, list, model)
+  return open(opts or {}, list, model, s)
+end
+
+--- A new sequence that continues this one's prompt and tokens with a text behind them. Waits.
+function Seq.append(s, text, opts)
+  if type(text) ~= "string" then error("seq:append takes a text", 2) end
+  local _, _, model = seq.state(s)
+  local more, err = M.encode({ text, false }, false, model)
+  if not more then return nil, err end
+  return open(opts or {}, ids.join(seq.ids(s), more), model, s)
 end
 
 function Seq.usage(s)

@@ -69,8 +69,8 @@ end
 
 -- ---- reading ---------------------------------------------------------------------
 
--- The numbers of a view, by way of a copy in host memory.
-local function read(t, what)
+-- What `as` makes of a view's numbers, by way of a copy in host memory.
+local function read(t, what, as)
   if tensor.count(t) > 1048576 then
     error(what .. ": more than 1,048,576 numbers", 3)
   end
@@ -79,7 +79,7 @@ local function read(t, what)
   local ok, why = queue(what, tensor.move, t, staged)
   if ok then ok, why = M.sync(what) end
   if not ok then return nil, why end
-  local numbers = tensor.numbers(staged)
+  local numbers = (as or tensor.numbers)(staged)
   tensor.close(staged)
   return numbers
 end
@@ -117,6 +117,9 @@ end
 
 --- All of it as nested tables (w).
 function Tensor.table(t) return read(t, "t:table") end
+
+--- All of it as base64 of little-endian f32 (w).
+function Tensor.base64(t) return read(t, "t:base64", host.base64) end
 
 function Tensor.matmul(a, b) return queue("t:matmul", tensor.work, "matmul", a, b) end
 

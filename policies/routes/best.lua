@@ -6,10 +6,8 @@ return { api = 1, kind = "routes", ["POST /v1/best"] = function(req, res)
   local b = req:json { prompt = "string", n = "integer? 1..16" }
   local root, err = mc.submit { prompt = b.prompt, limit = 0 }
   if not root then return res:fail(err) end
-  local _, failed = root:wait() -- its KV is there for the others
-  if failed then return res:fail(failed) end
   local try, best = {}, nil
-  for i = 1, b.n or 4 do
+  for i = 1, b.n or 4 do -- they wait until it has read the prompt, once for all
     try[i] = root:fork { seed = i, limit = 128, temperature = 0.8 }
   end
   for _, s in ipairs(try) do

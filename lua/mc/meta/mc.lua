@@ -120,6 +120,14 @@ function seq:wait() end
 ---@return mc.Error? err
 function seq:fork(opts) end
 
+--- A sequence that goes on from this one's prompt and tokens with a text behind them (w); what
+--- is there already is not run again.
+---@param text string
+---@param opts mc.Submit?
+---@return mc.Seq? seq
+---@return mc.Error? err
+function seq:append(text, opts) end
+
 --- {prompt, gen, cached, first_ms, per_token_ms}
 function seq:usage() end
 
@@ -170,7 +178,7 @@ function mc.engine.status(model) end
 ---@param model string?
 function mc.engine.stats(model) end
 
---- What is served: {id, created, max_context, family, max_tokens_default}.
+--- What is served: {id, created, max_context, family, n_layer, hidden, max_tokens_default}.
 function mc.engine.models() end
 
 --- The row of mc.engine.models that a name means: nil is the router's choice, else the first, as

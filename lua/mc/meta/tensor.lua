@@ -22,6 +22,15 @@ function mc.tensor.zeros(dtype, shape) end
 ---@return mc.Error? err
 function mc.tensor.from(numbers, dtype) end
 
+--- A vector of the model's hidden size, f32, for a text, a list of texts or lists of ids (w): its
+--- last norm at the last token, of length 1. opts: {pooling = "mean", normalize = false, model,
+--- salt}. The second result is how many tokens that were.
+---@param inputs string|table
+---@param opts table?
+---@return mc.Tensor[]? vectors
+---@return integer|mc.Error tokens
+function mc.embed(inputs, opts) end
+
 --- Bytes that tensors take: {used, total} of the pool (--tensor-memory), {mine, quota} of this VM.
 function mc.tensor.stats() end
 
@@ -57,6 +66,11 @@ function tensor:get(...) end
 ---@return table|number|nil numbers
 ---@return mc.Error? err
 function tensor:table() end
+
+--- All of it as base64 of little-endian f32 (w).
+---@return string? text
+---@return mc.Error? err
+function tensor:base64() end
 
 --- [m, k] by [k, n]; a row [k] gives a row [n]; axes before these repeat or are equal.
 ---@param other mc.Tensor
