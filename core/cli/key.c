@@ -10,9 +10,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "core/base/sha256.h"
 #include "core/cli/cli.h"
 #include "core/serve/keys.h"
+#include "core/serve/sha256.h"
 
 enum { RANDOM_BYTES = 24, KEY_TEXT = 3 + 2 * RANDOM_BYTES + 1, LINE_TEXT = 160 };
 

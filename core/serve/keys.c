@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 #include "core/base/log.h"
-#include "core/base/sha256.h"
+#include "core/serve/sha256.h"
 
 enum { KEYS_MAX = 4096, KEY_LEAST = 8, LINE = 512 };
 

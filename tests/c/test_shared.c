@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/base/log.h"
-#include "core/base/sha256.h"
 #include "core/serve/keys.h"
+#include "core/serve/sha256.h"
 #include "core/serve/shared.h"
 #include "tests/c/tmpdir.h"
 

@@ -1,6 +1,6 @@
-/* sha256.h - SHA-256 (FIPS 180-4) of a whole message. OWNS nothing. THREAD: any. */
-#ifndef MC_BASE_SHA256_H
-#define MC_BASE_SHA256_H
+/* sha256.h - SHA-256 (FIPS 180-4) of a whole message, by nettle. OWNS nothing. THREAD: any. */
+#ifndef MC_SERVE_SHA256_H
+#define MC_SERVE_SHA256_H
 
 #include <stddef.h>
 #include <stdint.h>
