@@ -137,6 +137,7 @@ static int l_open(lua_State *L)
     lua_settop(L, 6);
     if (!lua_isnil(L, 6))
         parent = mc_seq_check(L, 6);
+    mc_task_need(L);
     if (!mc_own_room(v))
         return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
     if (ids->n > INT32_MAX / 2)

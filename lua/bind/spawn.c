@@ -129,6 +129,7 @@ static int l_sleep(lua_State *L)
     double s = luaL_checknumber(L, 1);
 
     luaL_argcheck(L, s >= 0 && s < 1e9, 1, "seconds");
+    mc_task_need(L);
     mc_task_sleep(mc_tvm_of(L), mc_now() + s);
     return 0;
 }

@@ -150,6 +150,33 @@ static const struct mc_embed *find_builtin(const char *name)
     return NULL;
 }
 
+/* What a file requires by a name that stands in it is read with it, so that a change there
+ * makes another generation and the edge VMs find it once nothing is read any more. */
+static int read_required(struct mc_generation *g, const char *text, struct mc_err *err)
+{
+    const char *at = text;
+    int rc = 0;
+
+    while (rc == 0 && (at = strstr(at, "require"))) {
+        char name[MC_SOURCE_NAME];
+        const struct mc_source *s;
+        size_t n;
+
+        at += strlen("require");
+        at += strspn(at, " \t(");
+        if (*at != '"' && *at != '\'')
+            continue;
+        n = strspn(at + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
+        if (n == 0 || n >= sizeof name || at[n + 1] != *at)
+            continue;
+        for (size_t i = 0; i <= n; i++)
+            name[i] = at[1 + i] == '.' ? '/' : at[1 + i];
+        name[n] = 0;
+        rc = mc_generation_source(g, name, &s, err);
+    }
+    return rc;
+}
+
 int mc_generation_source(struct mc_generation *g, const char *name,
                          const struct mc_source **out, struct mc_err *err)
 {
@@ -193,7 +220,7 @@ int mc_generation_source(struct mc_generation *g, const char *name,
     g->hash = XXH3_64bits_withSeed(s->name, strlen(s->name), g->hash);
     g->hash = XXH3_64bits_withSeed(s->text, s->n, g->hash);
     *out = s;
-    return 0;
+    return e ? 0 : read_required(g, s->text, err);
 }
 
 int mc_generation_choose(struct mc_generation *g, const char *kind, const char *name,

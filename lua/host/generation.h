@@ -62,8 +62,9 @@ void mc_generation_unref(struct mc_generation *g);
 
 /* The text of a name: from the directory, else built in; "init" only from the directory,
  * "builtin/X" only built in. *out NULL when there is none. Before the seal it reads the
- * file; refuses links that lead outside, files that are not regular, too big, world-writable
- * or owned by someone else, and binary chunks. Borrowed from g. */
+ * file, and those that it requires by a name written out; refuses links that lead outside,
+ * files that are not regular, too big, world-writable or owned by someone else, and binary
+ * chunks. Borrowed from g. */
 int mc_generation_source(struct mc_generation *g, const char *name,
                          const struct mc_source **out, struct mc_err *err);
 /* Notes what runs as what; twice is one. */

@@ -284,6 +284,16 @@ void mc_task_context(lua_State *L, bool make)
         lua_pushnil(L);
 }
 
+struct mc_task *mc_task_need(lua_State *L)
+{
+    struct mc_task *t = mc_tvm_of(L)->now;
+
+    if (!t)
+        luaL_error(L, "what waits is for requests, tasks and sessions: not for a file's top "
+                      "level, init or tests");
+    return t;
+}
+
 void mc_task_kill(struct mc_task *t)
 {
     struct mc_err err;

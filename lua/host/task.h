@@ -106,6 +106,8 @@ void mc_task_init(struct mc_task *t, struct mc_tvm *v, lua_State *L, int n_arg);
  * file loads: what the host's
  * Lua keeps for the length of a request. Children spawned later share it. */
 void mc_task_context(lua_State *L, bool make);
+/* The running task; raises while files load, when there is none. */
+struct mc_task *mc_task_need(lua_State *L);
 void mc_task_kill(struct mc_task *t); /* ended with MC_ECANCEL; not the one that runs */
 
 /* For bindings that say "not yet": the running task will wait until *slot's owner wakes it;

@@ -136,7 +136,9 @@ mc.vocab = {
 -- ---- tasks -----------------------------------------------------------------------------
 
 function mc.sleep(s)
-  if type(s) ~= "number" or not (s >= 0) then error("mc.sleep takes seconds", 2) end
+  if type(s) ~= "number" or not (s >= 0 and s < 1e9) then
+    error("mc.sleep takes seconds, less than 1e9", 2)
+  end
   local till = host.now() + s
   while host.now() < till do
     task.sleep(till - host.now())

@@ -57,10 +57,7 @@ local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first
 
 local function open(opts, list, model, parent)
   local context, fields = host.task.context(), {}
-  if not context then
-    error("mc.submit is for requests, tasks and sessions: not for a file's top level, init"
-      .. " or tests", 3)
-  end
+  if not context then return seq.open(opts, list, model) end -- which raises
   for _, k in ipairs(INHERITED) do fields[k] = context[k] end
   for k, v in pairs(opts) do
     if not OURS[k] then fields[k] = v end
