@@ -377,6 +377,18 @@ def check_refusals(path):
         assert run.returncode == 1 and said and word in said[0], (word, run.stdout, run.stderr)
 
 
+def check_both_named(path):
+    """A tensor that is missing and one of no use: the model does not load, and both names are said."""
+    c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT)
+    w = weights(c, 1)
+    del w.file["model.layers.1.mlp.experts.7.up_proj.weight"]
+    w.stranger("model.layers.1.mlp.experts.99.extra")
+    save(path, c, w)
+    run = subprocess.run([MASCON, "eval", path, "--golden", path, "--backend", "ref"], capture_output=True,
+                         text=True, timeout=600)
+    assert run.returncode == 1 and "experts.7.up_proj" in run.stderr and "experts.99.extra" in run.stderr, run
+
+
 def main():
     only, n = sys.argv[1:], 0
     root = tempfile.mkdtemp(prefix="mascon-families-")
@@ -407,6 +419,7 @@ def main():
         test("families_kv_b_in_one_piece_of_a_gguf", check_gguf, root, one_mscale, {}, True)
     if not only or "refusals" in only:
         test("families_contradictions_are_refused_by_name", check_refusals, os.path.join(root, "bad"))
+        test("families_missing_and_unused_tensors_are_named", check_both_named, os.path.join(root, "both"))
     if not os.environ.get("KEEP"):
         shutil.rmtree(root)
     else:
