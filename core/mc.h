@@ -50,6 +50,10 @@ void mc_engine_set_policy(struct mc_engine *e, const struct mc_policy *p);
 /* Before start only: what happens is put into r, which must outlive the engine's run. */
 struct mc_recorder;
 int mc_engine_record(struct mc_engine *e, struct mc_recorder *r, struct mc_err *err);
+/* Before start only: prompts are read by reader, another engine of the same model, say in
+ * eight bits where e has four; see core/engine/pair.c. e starts, stops and closes it from
+ * now on. MC_EARG tells what the two do not have in common, or the sum of their memory. */
+int mc_engine_pair(struct mc_engine *e, struct mc_engine *reader, struct mc_err *err);
 int mc_engine_start(struct mc_engine *e, struct mc_err *err);
 /* Ends every sequence with MC_EDRAIN and joins the thread. */
 void mc_engine_stop(struct mc_engine *e);
@@ -141,6 +145,7 @@ struct mc_request {
     double deadline;  /* CLOCK_MONOTONIC seconds, 0: none */
     double due_first; /* the same: when the first token is wanted */
     double slo_token; /* seconds a token wanted, 0: any */
+    struct mc_parcel *parcel; /* of a pair of engines, where the pages go; else NULL */
     char name[64];    /* request id for logs, seqs and cancel */
     char salt[64];    /* prefixes are shared among equal salts and tenants only */
     struct mc_handle from; /* a fork: of a sequence that lives and has the same salt and tenant,

@@ -22,6 +22,7 @@ struct job {
     struct mc_ckpt *src;
     struct mc_recipe *recipe;
     struct mc_calib *calib; /* or NULL */
+    json_t *seen;           /* rows by expert */
     bool json, tty;
     int jobs;
     uint64_t shard_bytes;
@@ -115,17 +116,24 @@ static int open_job(struct job *j, const char *src, const char *recipe,
 
 /* ---- calibration ------------------------------------------------------------------- */
 
-static void show_unseen(void *ctx, const char *module)
+/* Of an expert's matrices one stands for the others. */
+static void note_seen(void *ctx, const char *module, int64_t rows)
 {
-    (void)ctx;
-    fprintf(stderr, "no row of the text reached %s: its columns count alike\n", module);
+    const char *end = strstr(module, ".down_proj");
+
+    if (rows == 0)
+        fprintf(stderr, "no row of the text reached %s: its columns count alike\n", module);
+    if (end)
+        json_object_setn_new(((struct job *)ctx)->seen, module, (size_t)(end - module),
+                             json_integer(rows));
 }
 
-static void show_seen(const struct job *j)
+static void show_seen(struct job *j)
 {
     struct mc_calib_seen s;
 
-    mc_calib_seen(j->calib, &s, show_unseen, NULL);
+    j->seen = json_object();
+    mc_calib_seen(j->calib, &s, note_seen, j);
     if (j->json)
         printf("{\"calibrated_tokens\":%d,\"experts\":%d,\"unseen\":%d,"
                "\"least_rows\":%lld,\"mean_rows\":%.1f,\"most_rows\":%lld}\n",
@@ -174,6 +182,7 @@ static int run(struct job *j, const char *dst, const char *recipe, struct mc_err
     struct mc_press p = {.src = j->src, .recipe = j->recipe, .recipe_name = recipe,
                          .jobs = j->jobs, .shard_bytes = j->shard_bytes,
                          .importance = j->calib ? importance : NULL,
+                         .calibration = j->seen,
                          .progress = progress, .ctx = j};
     struct mc_press_report r;
     int rc;
@@ -244,6 +253,7 @@ int mc_cmd_compress(int argc, char **argv, const struct mc_lua_half *lua)
     if (rc == 0)
         rc = run(&j, only ? NULL : a.pos[1], recipe, &err);
     mc_calib_free(j.calib);
+    json_decref(j.seen);
     mc_recipe_free(j.recipe);
     mc_ckpt_close(j.src);
     return rc < 0 ? mc_cli_fail(&err) : 0;

@@ -159,6 +159,41 @@ static int open_model(struct mc_plan_job *p, struct mc_err *err)
     return rc;
 }
 
+/* The model that reads prompts is as it is, whatever the recipe makes of the other. */
+static int open_reader(struct mc_plan_job *p, struct mc_err *err)
+{
+    struct mc_plan_job r = {.path = p->reader_path, .kv_name = p->kv_name,
+                            .ranks = p->ranks, .shard = p->shard};
+    int rc = p->reader_path ? open_model(&r, err) : 0;
+
+    if (rc == 0 && p->reader_path &&
+        (strcmp(r.cfg.family, p->cfg.family) != 0 || r.cfg.hidden != p->cfg.hidden ||
+         r.cfg.n_layer != p->cfg.n_layer))
+        rc = mc_fail_param(err, MC_EARG, "prefill-model",
+                           "--prefill-model %.80s is not the same model: %s of %d layers, "
+                           "not %s of %d", p->reader_path, r.cfg.family, r.cfg.n_layer,
+                           p->cfg.family, p->cfg.n_layer);
+    p->reader = (double)r.w.all.bytes_rank;
+    mc_scheme_close(r.scheme);
+    mc_ckpt_close(r.ckpt);
+    return rc;
+}
+
+/* Two models that do not fit are refused with their sum. */
+static int check_both(const struct mc_plan_job *p, struct mc_err *err)
+{
+    double own = (double)p->w.all.bytes_rank;
+
+    if (!p->reader_path || p->fits)
+        return 0;
+    return mc_fail_param(err, MC_ELIMIT, "prefill-model",
+                         "--prefill-model: %.1f GiB of weights and %.1f GiB of the prefill "
+                         "model's are %.1f GiB, with %.1f GiB besides: that does not fit "
+                         "%.1f GiB of %s", own / GIB, p->reader / GIB,
+                         (own + p->reader) / GIB, (p->used - own - p->reader) / GIB,
+                         p->memory / GIB, p->gpu ? p->gpu->name : "this machine");
+}
+
 /* ---- a rank's memory ------------------------------------------------------------------- */
 
 static void size_pool(struct mc_plan_job *p)
@@ -178,7 +213,7 @@ static void size_pool(struct mc_plan_job *p)
     p->scratch = (double)mc_budget_scratch(&p->cfg, p->ranks, caps.rows);
     p->logits = MC_PLAN_SEQS * v * (2 * sizeof(float) + sizeof(uint16_t));
     p->staging = (double)mc_rows_bytes(&caps) + MC_PLAN_SEQS * blocks * 2 * sizeof(int32_t);
-    p->used = (double)p->w.all.bytes_rank + p->context + p->collectives + p->scratch +
+    p->used = (double)p->w.all.bytes_rank + p->reader + p->context + p->collectives + p->scratch +
               p->logits + p->staging;
     left = 0.9 * p->memory - p->used;
     p->pool = p->pool_asked > 0 ? p->pool_asked : left > 0 ? left : 0;
@@ -254,6 +289,8 @@ int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
         {"kv-memory", "SIZE|P%", &memory, "pool of a rank [what is left of 90 % of its memory]"},
         {"shard-tokens", "N", &shard, "ranks that share the tokens they would all store [1]"},
         {"recipe", "R", &p.recipe, "as mascon compress would make it by this recipe"},
+        {"prefill-model", "MODEL|config.json", &p.reader_path,
+         "beside it: reads the prompts, as serve does it"},
         {"json", NULL, &json, "one JSON object"},
         {0},
     };
@@ -277,8 +314,13 @@ int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
         rc = open_recipe(&p, lua, &err);
     if (rc == 0)
         rc = open_model(&p, &err);
+    if (rc == 0)
+        rc = open_reader(&p, &err);
     if (rc == 0) {
         size_pool(&p);
+        rc = check_both(&p, &err);
+    }
+    if (rc == 0) {
         time_steps(&p);
         try_cards(&p);
         p.cross = crossover(&p, 1);

@@ -42,6 +42,8 @@ struct mc_plan_job {
     struct mc_config cfg;
     enum mc_kv_layout layout;
     struct mc_weights_budget w, source; /* source: without the recipe */
+    const char *reader_path;            /* the model that reads prompts beside it, or NULL */
+    double reader;                      /* bytes of a rank for that one's weights */
     struct mc_kv kv; /* of the rank that has most */
     double memory, context, collectives, scratch, logits, staging, pool, used; /* bytes */
     int64_t tokens;

@@ -108,6 +108,7 @@ static json_t *plan_json(const struct mc_plan_job *p)
     add_bytes(o, "max_context", p->cfg.max_context);
     json_object_set_new(o, "gpu", p->gpu ? json_string(p->gpu->name) : json_null());
     add_bytes(o, "memory_bytes", p->memory);
+    add_bytes(o, "prefill_bytes_rank", p->reader);
     add_bytes(o, "context_bytes", p->context);
     add_bytes(o, "collectives_bytes", p->collectives);
     add_bytes(o, "scratch_bytes", p->scratch);
@@ -194,6 +195,8 @@ static void plan_text(const struct mc_plan_job *p)
            (long long)(p->kv.page_stride / MC_PAGE), mc_kv_layout_name(p->layout),
            (long long)b.layers, (long long)b.index, (long long)b.mtp);
     show_item("weights", (double)p->w.all.bytes_rank, "");
+    if (p->reader_path)
+        show_item("prefill", p->reader, p->reader_path);
     show_item("context", p->context, "(estimated)");
     show_item("collectives", p->collectives, "(estimated)");
     show_item("scratch", p->scratch, "(estimated)");

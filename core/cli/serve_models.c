@@ -76,12 +76,29 @@ int mc_models_name(struct mc_server *s, const struct mc_settings *set, const cha
                                  "NAME=PATH", name);
         memcpy(s->model[s->n_model++].id, name, sizeof name);
     }
+    if (n > 1 && *set->prefill_model)
+        return mc_fail_param(err, MC_EARG, "prefill_model", "--prefill-model reads the prompts "
+                             "of one model");
     if (n > 1 && *set->record)
         return mc_fail_param(err, MC_EUNSUP, "record", "--record records one model's server");
     return check_shares(s, set, err);
 }
 
 /* ---- opening and closing --------------------------------------------------------------- */
+
+/* The model's memory for pages is both's, evenly. */
+static int pair(struct mc_engine *e, const struct mc_settings *set, struct mc_err *err)
+{
+    struct mc_engine *reader = NULL;
+    int rc = mc_cli_engine(set, set->prefill_model, &reader, err);
+
+    if (rc < 0)
+        return mc_err_while(err, "loading the prefill model");
+    rc = mc_engine_pair(e, reader, err);
+    if (rc < 0)
+        mc_engine_close(reader);
+    return rc;
+}
 
 static int open_one(struct mc_served *m, int n, const struct mc_settings *set,
                     const char *path, const struct mc_keys *keys, struct mc_err *err)
@@ -90,8 +107,12 @@ static int open_one(struct mc_served *m, int n, const struct mc_settings *set,
     struct mc_engine_status st;
     int rc = mc_settings_share(set, MC_SETTING_kv_memory, m->id, n, &own.kv_memory, err);
 
+    if (*set->prefill_model)
+        own.kv_memory /= 2;
     if (rc == 0)
         rc = mc_cli_engine(&own, path, &m->engine, err);
+    if (rc == 0 && *set->prefill_model)
+        rc = pair(m->engine, &own, err);
     if (rc == 0)
         rc = mc_serve_weights(set, m->engine, keys, err);
     if (rc == 0)

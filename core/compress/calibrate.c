@@ -340,7 +340,7 @@ const float *mc_calib_importance(void *calib, const char *module, int32_t column
 }
 
 void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
-                   void (*each)(void *ctx, const char *module), void *ctx)
+                   void (*each)(void *ctx, const char *module, int64_t rows), void *ctx)
 {
     double sum = 0;
 
@@ -350,8 +350,7 @@ void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
 
         if (!e->expert)
             continue;
-        if (e->n == 0)
-            each(ctx, e->module);
+        each(ctx, e->module, e->n);
         if (!strstr(e->module, ".down_proj"))
             continue; /* one matrix an expert is counted */
         out->least = out->n_expert == 0 || e->n < out->least ? e->n : out->least;

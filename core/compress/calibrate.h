@@ -24,7 +24,7 @@ void mc_calib_free(struct mc_calib *c);
  * used in another form than it is stored in (kv_b). Matches mc_press.importance. */
 const float *mc_calib_importance(void *calib, const char *module, int32_t columns);
 
-/* What experts saw. each is called for every expert matrix that no row reached. */
+/* What experts saw. each is called for every matrix of every expert, by name. */
 struct mc_calib_seen {
     int32_t n_token;
     int32_t n_expert;          /* experts, over all layers */
@@ -33,6 +33,6 @@ struct mc_calib_seen {
     double mean;
 };
 void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
-                   void (*each)(void *ctx, const char *module), void *ctx);
+                   void (*each)(void *ctx, const char *module, int64_t rows), void *ctx);
 
 #endif

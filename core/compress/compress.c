@@ -204,6 +204,9 @@ static int take_record(struct run *r, struct mc_err *err)
         r->record = json_incref(old);
     } else if (rc == 0) {
         r->record = json_pack("{s:O, s:{}}", "made", mine, "shards");
+        if (r->plan.p->calibration)
+            json_object_set_new(r->record, "calibration",
+                                json_deep_copy(r->plan.p->calibration));
         rc = write_json(r->dir, RECORD, r->record, err);
     }
     json_decref(old);

@@ -12,6 +12,8 @@
 #ifndef MC_COMPRESS_COMPRESS_H
 #define MC_COMPRESS_COMPRESS_H
 
+#include <jansson.h>
+
 #include "core/base/err.h"
 #include "core/compress/recipe.h"
 #include "kernels/kernels.h"
@@ -43,6 +45,7 @@ struct mc_press {
     uint64_t shard_bytes;    /* at most, save for a larger matrix; 0: 5 GB */
     /* Per column of a module's input, how much its error counts; NULL: all alike. */
     const float *(*importance)(void *ctx, const char *module, int32_t columns);
+    const json_t *calibration; /* what the record is to say of it; NULL: nothing */
     void *ctx;
     /* Called from the main thread about once a second and at the end. */
     void (*progress)(void *ctx, uint64_t done, uint64_t all, int shard, int n_shard);

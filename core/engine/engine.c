@@ -51,6 +51,8 @@ static void admit(struct mc_engine *e, struct mc_seq *q)
     mc_life_note(e, q, MC_LIFE_QUEUED, q->n_prompt);
     if (e->rec)
         mc_trace_arrive(e, q);
+    if (mc_pair_failed(e, q))
+        return;
     if (e->policy.ops->admit && e->policy.ops->admit(e->policy.self, &row, &err) < 0)
         mc_seq_end(e, q, MC_FINISH_ERROR, -1, &err);
 }
@@ -60,8 +62,10 @@ static void cancel_one(struct mc_engine *e, const struct mc_cancel *c)
     struct mc_seq *q = mc_seq_get(e, c->h);
     struct mc_err err = {0};
 
-    if (!q)
+    if (!q) {
+        mc_pair_cancel(e, c);
         return;
+    }
     if (!c->why[0]) {
         mc_seq_end(e, q, MC_FINISH_STOP, -1, NULL);
         return;
@@ -144,6 +148,14 @@ static void fail_engine(struct mc_engine *e, int code, const char *what)
     atomic_store(&e->failed, code);
     pthread_mutex_unlock(&e->inbox);
     mc_error("engine", "the engine failed: %s", e->fail.text);
+    take_inbox(e);
+    end_all(e, &e->fail);
+    pthread_mutex_unlock(&e->look);
+}
+
+void mc_engine_bury(struct mc_engine *e)
+{
+    pthread_mutex_lock(&e->look);
     take_inbox(e);
     end_all(e, &e->fail);
     pthread_mutex_unlock(&e->look);
@@ -246,6 +258,10 @@ void mc_engine_set_policy(struct mc_engine *e, const struct mc_policy *p)
 
 int mc_engine_start(struct mc_engine *e, struct mc_err *err)
 {
+    int rc = e->reader ? mc_engine_start(e->reader, err) : 0;
+
+    if (rc < 0)
+        return rc;
     if (mc_thread_run(&e->thread, loop, e) != 0)
         return mc_fail(err, MC_EINTERNAL, "no thread for the engine");
     e->started = true;
@@ -259,6 +275,8 @@ void mc_engine_stop(struct mc_engine *e)
 
     if (e->crew.n == 0)
         return; /* it never opened */
+    if (e->reader) /* first: what it had comes here to be ended */
+        mc_engine_stop(e->reader);
     pthread_mutex_lock(&e->inbox);
     e->stopping = true;
     pthread_cond_signal(&e->bell);
@@ -341,6 +359,13 @@ void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)
         e->policy.ops->generation ? e->policy.ops->generation(e->policy.self) : 0;
     out->steps = (double)e->n_published;
     pthread_mutex_unlock(&e->look);
+    if (e->reader && !out->failed) {
+        struct mc_engine_status reader;
+
+        mc_engine_status(e->reader, &reader);
+        out->failed = reader.failed;
+        out->fail = reader.fail;
+    }
 }
 
 int mc_engine_seqs(struct mc_engine *e, struct mc_seq_info *out, int cap)

@@ -6,6 +6,7 @@
  *   seq.c      a sequence's life: admission, ends, pages and slot given back
  *   prefix.c   what of a context is in pages already: the cache, a fork's parent
  *   resize.c   a pool made smaller while it serves
+ *   pair.c     an engine that reads prompts for another
  *   swap.c     pages that move with a step: to host memory and back, copies for forks
  *   view.c     the block that a policy sees
  *   plan.c     a plan checked, trimmed and turned into rows
@@ -68,7 +69,7 @@ struct mc_past { /* one that ended */
 struct mc_seq {
     uint32_t id, gen;       /* handle; id is the index + 1 */
     enum mc_seq_state state;
-    struct mc_seq *next;    /* inbox, free list */
+    struct mc_seq *next;    /* inbox, away, free list */
     char name[64];
     struct mc_sink sink;
 
@@ -98,6 +99,7 @@ struct mc_seq {
     int32_t *page, n_page;  /* [pitch] */
     int32_t shard; /* with no page: where its first must be, -1: anywhere */
     int32_t *place, n_place; /* [pitch] its pages in host memory */
+    struct mc_parcel *sends, *lands; /* pages that go to, come from another engine */
     int32_t n_shared_seen;  /* pages already offered for sharing */
     int32_t n_ctx, n_pub;   /* tokens whose KV is enqueued; published */
     int32_t n_most;         /* the most that n_ctx was */
@@ -160,6 +162,8 @@ struct mc_step {
     struct mc_out *ring; /* rank 0's results */
     struct mc_moves moves;
     struct mc_taps *taps; /* n 0 in most steps */
+    struct mc_parcel **sent, **landed; /* [n_slot] filled behind it, copied in before it */
+    int32_t n_sent, n_landed;
 };
 
 struct mc_party_state { /* a lane or a tenant */
@@ -181,6 +185,7 @@ struct mc_engine {
     double t_met;                 /* when the ranks last did a step */
     struct mc_tensors *tensors;   /* of scripts; NULL: the backend has none */
     struct mc_pages *kv;
+    struct mc_engine *reader;     /* of prompts, or NULL */
     struct mc_swap swap;
     atomic_int p_goal; /* pages that the pool shall have */
     int32_t pitch, max_delta, max_init;
@@ -219,6 +224,7 @@ struct mc_engine {
     pthread_mutex_t inbox;
     pthread_cond_t bell;
     struct mc_seq *inbox_first, *inbox_last, *seq_free;
+    struct mc_seq *away;          /* whose prompts the reader has */
     struct mc_cancel *cancels;
     int32_t n_queued; /* submitted, not yet run: guarded by inbox */
     bool stopping, started, woken;
@@ -284,6 +290,31 @@ void mc_prefix_take(struct mc_engine *e, struct mc_step *s, struct mc_seq *q);
 /* Tokens that it would find once who prefills now is through; now: what it finds now. */
 int32_t mc_prefix_soon(struct mc_engine *e, const struct mc_seq *q, int32_t now);
 void mc_prefix_share(struct mc_engine *e, struct mc_seq *q);
+
+/* open.c: bytes of weights, pages and what is kept of them. */
+double mc_engine_bytes(const struct mc_engine *e);
+
+/* engine.c: ends what comes to an engine that has failed. Any thread without its locks. */
+void mc_engine_bury(struct mc_engine *e);
+
+/* submit.c: with inbox held. */
+void mc_inbox_add(struct mc_engine *e, struct mc_seq *q);
+
+/* pair.c */
+struct mc_parcel *mc_parcel_of(const struct mc_request *r); /* a reference, or NULL */
+void mc_parcel_unref(struct mc_parcel *p);
+int32_t mc_parcel_tokens(const struct mc_parcel *p);
+bool mc_pair_takes(const struct mc_engine *e, const struct mc_request *r);
+int mc_pair_send(struct mc_engine *e, struct mc_seq *q, const struct mc_request *r,
+                 struct mc_err *err);
+void mc_pair_cancel(struct mc_engine *e, const struct mc_cancel *c); /* one that is away */
+/* Whether its prompt could not be read: then it has ended. */
+bool mc_pair_failed(struct mc_engine *e, struct mc_seq *q);
+void mc_pair_sends(struct mc_step *s, struct mc_seq *q); /* its prompt ends in this step */
+/* Its pages arrive with this step; false when there is no room. */
+bool mc_pair_land(struct mc_engine *e, struct mc_step *s, struct mc_seq *q);
+int mc_pair_put(struct mc_engine *e, int32_t rank, const struct mc_step *s, bool out);
+void mc_pair_passed(struct mc_step *s);
 
 /* swap.c */
 int32_t mc_swap_places(const struct mc_engine *e, int64_t page_bytes); /* of a rank's page */

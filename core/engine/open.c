@@ -49,6 +49,16 @@ static uint64_t default_pool(const struct mc_engine *e, int64_t page_bytes)
 /* The pages, what is kept of each on the host, and the weights must fit in memory:
  * overcommitted they would be granted, and the process killed when they fill. (A device
  * grants no more than it has: there pages and weights are its own affair.) */
+double mc_engine_bytes(const struct mc_engine *e)
+{
+    bool device = strcmp(e->model->be->name, "cuda") == 0;
+    double page = (double)e->crew.run[0].dev.kv.page_stride, n = 0;
+
+    for (int32_t i = 0; i < e->ranks.n && !device; i++)
+        n += (double)e->ranks.rank[i].model.mem.bytes + page * e->pool.n_page;
+    return n + (double)mc_kv_record_bytes(e->pool.n_page) + page * e->swap.n * e->ranks.n;
+}
+
 static int check_pool(const struct mc_engine *e, int64_t page_bytes, struct mc_err *err)
 {
     const double gib = 1 << 30;
@@ -209,14 +219,17 @@ void mc_engine_close(struct mc_engine *e)
         return;
     mc_crash_drop(e);
     mc_engine_stop(e);
+    mc_engine_close(e->reader);
     mc_tensors_close(e->tensors);
     mc_crew_close(&e->crew);
     if (e->ranks.stuck) /* a thread that never came back may still read the engine */
         return;
     mc_mem_fini(&e->mem);
     mc_ranks_close(&e->ranks);
-    for (int i = 0; i < MC_DEPTH; i++)
-        free(e->step[i].row);
+    for (int i = 0; i < MC_DEPTH; i++) {
+        mc_pair_passed(&e->step[i]);
+        free(e->step[i].row), free(e->step[i].sent), free(e->step[i].landed);
+    }
     mc_kv_free(e->kv);
     mc_swap_close(e);
     mc_tok_close(e->tok);

@@ -98,12 +98,14 @@ static void note_passed(struct mc_engine *e, const struct mc_seq *q)
 /* A waiting sequence gets a slot, its sampling and the pages of its prefix. */
 static bool start(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 {
-    if (e->n_slot_free == 0)
+    if (e->n_slot_free == 0 || (q->lands && !mc_pair_land(e, s, q)))
         return false;
     q->slot = e->slot_free[--e->n_slot_free];
     q->fresh = true;
-    mc_prefix_take(e, s, q);
-    q->n_cached = q->n_ctx;
+    if (q->n_page == 0) {
+        mc_prefix_take(e, s, q);
+        q->n_cached = q->n_ctx;
+    }
     q->state = MC_STATE_PREFILL;
     q->usage.t_start = mc_now();
     chain_params(e, q);
@@ -347,5 +349,5 @@ int mc_plan_next(struct mc_engine *e)
     mc_observe(e, MC_H_plan_seconds, mc_now() - t0);
     if (s->n_row == 0 && e->n_step == e->n_published)
         mc_count(e, MC_C_idle_by_policy_total, 1);
-    return s->n_row > 0 || *s->n_init > 0 || mc_moves_any(&s->moves);
+    return s->n_row > 0 || *s->n_init > 0 || mc_moves_any(&s->moves) || s->n_landed > 0;
 }

@@ -77,6 +77,8 @@ struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q)
     const struct mc_seq *p = NULL;
     struct mc_found f = {0};
 
+    if (q->lands) /* its pages are there, but not in the pool */
+        return (struct mc_found){.n = mc_parcel_tokens(q->lands)};
     if (no_reuse(q))
         return f;
     extend_chain(q, most);

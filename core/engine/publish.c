@@ -193,6 +193,7 @@ void mc_publish(struct mc_engine *e, struct mc_step *s)
 {
     double now = e->t_done;
 
+    mc_pair_passed(s);
     if (s->n_row == 0)
         return; /* it moved pages only */
     mc_observe(e, MC_H_step_seconds, now - s->t_enqueue);

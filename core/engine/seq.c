@@ -156,6 +156,8 @@ static struct mc_hash root_of(const struct mc_request *r)
 
 static void free_buffers(struct mc_seq *q)
 {
+    mc_parcel_unref(q->sends), mc_parcel_unref(q->lands);
+    q->sends = q->lands = NULL;
     free(q->ids), free(q->page), free(q->place), free(q->chain), free(q->bias);
     q->ids = q->page = q->place = NULL, q->chain = NULL, q->bias = NULL;
 }
@@ -194,6 +196,7 @@ int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *
     }
     copy_request(e, q, r);
     q->root = root_of(r);
+    q->sends = mc_parcel_of(r);
     q->state = MC_STATE_WAITING;
     q->usage.n_prompt = r->n_ids;
     q->usage.t_arrive = mc_now();

@@ -18,6 +18,8 @@ static int open_staging(struct mc_engine *e, struct mc_step *s)
     struct mc_mem *m = &e->mem;
 
     s->row = calloc((size_t)e->n_slot, sizeof *s->row);
+    s->sent = calloc((size_t)e->n_slot, sizeof(struct mc_parcel *));
+    s->landed = calloc((size_t)e->n_slot, sizeof(struct mc_parcel *));
     s->rows_base = mc_mem_take_host(m, mc_rows_bytes(&e->caps));
     s->delta = mc_mem_take_host(m, (size_t)e->max_delta * sizeof *s->delta);
     s->slots_in = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->slots_in);
@@ -26,8 +28,8 @@ static int open_staging(struct mc_engine *e, struct mc_step *s)
     s->n_init = mc_mem_take_host(m, sizeof *s->n_init);
     s->ring = mc_mem_take_host(m, (size_t)e->n_slot * sizeof *s->ring);
     s->taps = mc_mem_take_host(m, mc_taps_bytes(&e->caps));
-    if (!s->row || !s->rows_base || !s->delta || !s->slots_in || !s->init || !s->n_init ||
-        !s->ring || (e->caps.taps > 0 && !s->taps))
+    if (!s->row || !s->sent || !s->landed || !s->rows_base || !s->delta || !s->slots_in ||
+        !s->init || !s->n_init || !s->ring || (e->caps.taps > 0 && !s->taps))
         return MC_ENOMEM;
     s->rows = mc_rows_bind(s->rows_base, &e->caps);
     return 0;
@@ -229,6 +231,8 @@ void mc_step_add(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
     q->n_fly += row->sampled;
     if (!decode && q->n_ctx == q->n_ids)
         q->state = MC_STATE_DECODE;
+    if (q->sends && q->n_ctx == q->n_ids)
+        mc_pair_sends(s, q);
 }
 
 static size_t taps_bytes(const struct mc_step *s)
@@ -251,8 +255,12 @@ static int run_on(struct mc_engine *e, int32_t rank, const struct mc_step *s, in
 
     if (rc == 0)
         rc = mc_moves_put(e, rank, &s->moves);
+    if (rc == 0)
+        rc = mc_pair_put(e, rank, s, false);
     if (rc == 0 && s->n_row > 0)
         rc = run->be->graph_run(run->stream, tapped ? run->tapped : run->forward);
+    if (rc == 0)
+        rc = mc_pair_put(e, rank, s, true);
     if (rc == 0 && s->n_out > 0)
         rc = run->be->graph_run(run->stream, run->sample[slot]);
     return rc;

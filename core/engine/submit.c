@@ -74,20 +74,39 @@ static void follow(struct mc_engine *e, struct mc_seq *q, struct mc_handle from)
     pthread_mutex_unlock(&e->look);
 }
 
+void mc_inbox_add(struct mc_engine *e, struct mc_seq *q)
+{
+    q->next = NULL;
+    if (e->inbox_last)
+        e->inbox_last->next = q;
+    else
+        e->inbox_first = q;
+    e->inbox_last = q;
+    pthread_cond_signal(&e->bell);
+}
+
 int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
                      struct mc_handle *out, struct mc_err *err)
 {
     struct mc_seq *q = NULL;
+    struct mc_handle h;
+    bool away = mc_pair_takes(e, r);
     int rc;
 
     rc = reserve(e, &q, err);
     if (rc < 0)
         return rc;
+    h = (struct mc_handle){q->id, q->gen};
     rc = mc_seq_fill(e, q, r, err);
     if (rc == 0)
         follow(e, q, r->from);
+    if (rc == 0 && away) {
+        rc = mc_pair_send(e, q, r, err);
+        if (rc < 0)
+            mc_seq_unfill(q);
+    }
     pthread_mutex_lock(&e->inbox);
-    if (rc == 0) {
+    if (rc == 0 && !away) {
         rc = check_open(e, err); /* it may have ended meanwhile */
         if (rc < 0)
             mc_seq_unfill(q);
@@ -97,14 +116,9 @@ int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
         q->next = e->seq_free;
         e->seq_free = q;
     } else {
-        *out = (struct mc_handle){q->id, q->gen};
-        q->next = NULL;
-        if (e->inbox_last)
-            e->inbox_last->next = q;
-        else
-            e->inbox_first = q;
-        e->inbox_last = q;
-        pthread_cond_signal(&e->bell);
+        *out = h;
+        if (!away)
+            mc_inbox_add(e, q);
     }
     pthread_mutex_unlock(&e->inbox);
     return rc;

@@ -98,6 +98,17 @@ void mc_solo_reset(struct mc_solo *s)
     s->pos = 0;
 }
 
+void mc_solo_take(struct mc_solo *s, const struct mc_solo *from)
+{
+    for (int32_t i = 0; i < s->crew.n; i++) {
+        const struct mc_kv *kv = &from->crew.run[i].dev.kv;
+
+        memcpy(s->crew.run[i].dev.kv.base, kv->base,
+               (size_t)kv->page_stride * (size_t)from->n_page);
+    }
+    s->pos = from->pos;
+}
+
 /* Fills the staging of one run; everything of the slot and its table at position 0. */
 static struct mc_stage stage(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
                              const int32_t *out_row, int32_t n_out)

@@ -22,6 +22,9 @@ int mc_solo_open(struct mc_ranks *r, const struct mc_solo_opts *o, struct mc_sol
 void mc_solo_close(struct mc_solo *s);
 /* Back to position 0 with clean pages. */
 void mc_solo_reset(struct mc_solo *s);
+/* Goes on where another is, with its pages: of two models that store the same ones. It has
+ * run something itself. */
+void mc_solo_take(struct mc_solo *s, const struct mc_solo *from);
 /* The next n ids (at most rows). out_row: [n_out] rows of these n whose logits are
  * wanted. *logits: f32 [n_out, V], valid until the next run. A watch may wait on
  * mc_solo_wait. */

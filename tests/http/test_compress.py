@@ -306,6 +306,11 @@ def test_every_expert_is_counted():
         assert seen["experts"] == 4 * 8 and seen["unseen"] == 0, seen
         rows = seen["mean_rows"] * seen["experts"]
         assert abs(rows - seen["calibrated_tokens"] * 4 * 2) < 10, seen  # layers, top 2
+        with open(d + "/out/compress.json") as f:
+            by = json.load(f)["calibration"]
+        assert len(by) == 4 * 8 and abs(sum(by.values()) - rows) < 10, by
+        assert min(by.values()) == seen["least_rows"] and max(by.values()) == seen["most_rows"]
+        assert "model.layers.3.mlp.experts.7" in by
 
 
 def test_others_read_it():

@@ -126,6 +126,19 @@ def plan_times_a_step_of_a_recipe_against_the_source():
     assert status == 0 and "64 at once" in out and "b200:" in out, out
 
 
+def plan_refuses_two_models_that_do_not_fit_with_their_sum():
+    both = ("--ranks", "8", "--recipe", "int4-g128-experts", "--prefill-model", GLM)
+    status, out, err = run(GLM, *both, "--gpu", "h200")
+    assert status == 1 and not out, out
+    assert "48.1 GiB" in err and "89.5 GiB" in err and "137.6 GiB" in err and "140.4" in err, err
+    p = plan(GLM, *both, "--gpu", "b200")
+    close(p["prefill_bytes_rank"], 89.5 * GIB)
+    alone = plan(GLM, *both[:4], "--gpu", "b200")
+    assert 0 < p["kv_tokens"] < alone["kv_tokens"] and alone["prefill_bytes_rank"] == 0
+    status, _, err = run(GLM, "--ranks", "8", "--gpu", "b200", "--prefill-model", KIMI)
+    assert status == 1 and "not the same model" in err, err
+
+
 def plan_says_when_sharding_tokens_pays():
     p = plan(KIMI, "--ranks", "8", "--gpu", "h200")
     assert 100 < p["crossover_tokens_64"] < p["crossover_tokens"] < 1_000_000
