@@ -70,6 +70,26 @@ static json_t *row_of(const struct mc_generation *g, const struct mc_policies_st
     return row;
 }
 
+/* Of several models: how each one's engine is served. */
+static json_t *models_of(struct mc_policies *leader)
+{
+    json_t *rows = json_array();
+
+    for (int i = -1; i < leader->opts.n_followers; i++) {
+        struct mc_policies *p = i < 0 ? leader : leader->opts.followers[i];
+        struct mc_policies_status st;
+        json_t *row;
+
+        mc_policies_status(p, &st);
+        row = json_pack("{s:s, s:i, s:b, s:i}", "model", p->opts.model, "live", (int)st.live,
+                        "degraded", st.degraded, "lost_vms", st.lost);
+        if (st.error[0])
+            json_object_set_new(row, "error", json_string(st.error));
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
 static int on_list(void *self, json_t **out, struct mc_err *err)
 {
     struct mc_policies_status st;
@@ -88,6 +108,8 @@ static int on_list(void *self, json_t **out, struct mc_err *err)
                      (int)st.rollbacks, "generations", generations);
     if (st.error[0])
         json_object_set_new(*out, "error", json_string(st.error));
+    if (((struct mc_policies *)self)->opts.n_followers > 0)
+        json_object_set_new(*out, "models", models_of(self));
     return 0;
 }
 

@@ -246,6 +246,8 @@ def one_that_fails_with_one_model_rolls_back_with_all():
     while generations() != before and time.monotonic() < until:
         time.sleep(0.05)
     assert generations() == before, (generations(), before)
+    rows = {m["model"]: m for m in verb("policy", "list")[1]["models"]}
+    assert "77" in rows["small"]["error"] and "error" not in rows["large"], rows
 
 
 if __name__ == "__main__":
