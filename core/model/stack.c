@@ -137,16 +137,16 @@ static uint16_t bf16_of(float f)
  * f32, loses nothing. */
 static uint16_t latent_layout(const struct mc_backend *be, const struct mc_disk *d)
 {
-    int64_t n = (int64_t)d->n * d->k, i = 0;
+    int64_t n = (int64_t)d->n * d->k;
+    bool wide = d->fmt == MC_D_F16;
 
-    for (; d->fmt == MC_D_F32 && i < n; i++) {
+    for (int64_t i = 0; d->fmt == MC_D_F32 && i < n && !wide; i++) {
         uint32_t u;
 
         memcpy(&u, (const float *)d->q + i, sizeof u);
-        if (u & 0xFFFF)
-            break;
+        wide = u & 0xFFFF;
     }
-    return be->run_of(be, d->fmt == MC_D_F32 && i < n ? MC_D_F32 : MC_D_BF16);
+    return be->run_of(be, wide ? MC_D_F32 : MC_D_BF16);
 }
 
 /* Packs head i of a stack from f32 values [n,k]. */

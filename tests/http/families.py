@@ -86,6 +86,11 @@ class Weights:
         data = b"".join(struct.pack(f"<{k}H", *row) for row in bits)
         self.file[full + ".weight"] = ("BF16", [n, k], data)
 
+    def _f16(self, full, name, n, k, w):
+        data = b"".join(struct.pack(f"<{k}e", *row) for row in w)
+        self.value[name] = [list(struct.unpack_from(f"<{k}e", data, 2 * k * r)) for r in range(n)]
+        self.file[full + ".weight"] = ("F16", [n, k], data)
+
     def _f32(self, full, name, n, k, w):
         data = b"".join(f32(row) for row in w)
         self.value[name] = [list(struct.unpack_from(f"<{k}f", data, 4 * k * r)) for r in range(n)]

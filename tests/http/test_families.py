@@ -160,6 +160,11 @@ def whole_floats():
     return c, c, weights(c, 15, "f32"), (1, 17), {}
 
 
+def half_floats():
+    c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT | dict(num_hidden_layers=2))
+    return c, c, weights(c, 16, "f16"), (1, 17), {}
+
+
 def wrapped_text():
     """Kimi's wrapper: a prefix, images to skip, int4 experts beside bf16."""
     text = base("kimi_k2", "DeepseekV3ForCausalLM", **LATENT | dict(
@@ -242,8 +247,9 @@ def awq():
     return four_bits("awq")
 
 
-CASES = [without_query_latent, blocks_cut_by_edges, whole_floats, sparse_attention, wrapped_text, shared_with_a_gate,
-         every_other_layer, window_and_strangers, long_context_rope, formats_mixed, gptq, awq]
+CASES = [without_query_latent, blocks_cut_by_edges, whole_floats, half_floats, sparse_attention, wrapped_text,
+         shared_with_a_gate, every_other_layer, window_and_strangers, long_context_rope, formats_mixed,
+         gptq, awq]
 
 
 def dense_qwen(kind, architecture, **more):
