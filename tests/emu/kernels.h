@@ -5,6 +5,16 @@
 
 #include <stdint.h>
 
+enum { /* threads of what a card runs too */
+    MC_T_w_mma_bf16 = 32,
+    MC_T_w_mma_f16 = 32,
+    MC_T_w_mma_e4m3 = 32,
+    MC_T_w_ldsm = 32,
+    MC_T_w_ldsm_t = 32,
+    MC_T_w_convert = 32,
+    MC_T_w_warp = 32
+};
+
 struct wrap_p {
     uint32_t *a, *b;
     float *d;
@@ -30,6 +40,7 @@ struct fault_p {
     int32_t fault;
 };
 
+#ifndef __CUDACC__
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -51,6 +62,7 @@ void f_vector(const void *p);
 void f_coalesce(const void *p);
 #ifdef __cplusplus
 }
+#endif
 #endif
 
 #endif

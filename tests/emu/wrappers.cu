@@ -1,8 +1,9 @@
-/* wrappers.cu - each wrapper of the device vocabulary alone in a kernel, for test_emu. */
+/* wrappers.cu - each wrapper of the device vocabulary alone in a kernel, for test_emu, and
+ * for tests/gpu/test_wrappers.c, which runs them on a card too. */
 #include "kernels/cuda/dev.cuh"
 #include "tests/emu/kernels.h"
 
-template <typename F> static void mma_run(const wrap_p &p, F mma)
+template <typename F> MC_DEV void mma_run(const wrap_p &p, F mma)
 {
     int32_t l = mc_lane();
     uint32_t a[4], b[2];
@@ -38,7 +39,7 @@ MC_KERNEL(w_mma_e4m3, wrap_p)
 }
 
 /* p.b [4 matrices][8 rows][8] 16-bit -> p.d as bits, four a lane */
-template <bool TRANS> static void ldsm_run(const wrap_p &p)
+template <bool TRANS> MC_DEV void ldsm_run(const wrap_p &p)
 {
     uint32_t *s = mc_shared<uint32_t>(), out[4];
     int32_t l = mc_lane();
@@ -88,6 +89,7 @@ MC_KERNEL(w_warp, wrap_p)
     p.d[96 + l] = __uint_as_float(__ballot_sync(FULL, l % 3 == 0));
 }
 
+#ifndef __CUDACC__ /* these need a launch of their own kind */
 /* Two blocks of a cluster write into each other's shared memory. */
 MC_KERNEL(w_cluster, wrap_p)
 {
@@ -112,3 +114,4 @@ MC_KERNEL(w_ranks, wrap_p)
     }
     p.d[threadIdx.x] = static_cast<float>(threadIdx.x);
 }
+#endif

@@ -228,3 +228,12 @@ int32_t mc_tok_n(const struct mc_tok *t)
     (void)t;
     return INT32_MAX;
 }
+
+const char *mc_tok_piece(const struct mc_tok *t, int32_t id, size_t *n, bool *special)
+{
+    (void)t;
+    (void)id;
+    (void)n;
+    (void)special;
+    return NULL;
+}
