@@ -279,8 +279,8 @@ struct step {
     int32_t n, ctx;
 };
 
-static inline struct step step_of(int32_t n, int32_t ctx, uint16_t layout, int32_t c, int32_t r,
-                           int32_t layers, int32_t n_index)
+static inline struct step step_of(int32_t n, int32_t ctx, uint16_t layout, int32_t c,
+                                  int32_t r, int32_t layers, int32_t n_index)
 {
     int32_t live[4] = {n, n, n, n}, at[MAX_ROWS + 1], pos[MAX_ROWS], len[MAX_ROWS];
     int32_t pitch = (ctx + MC_PAGE - 1) / MC_PAGE, pages = pitch * n;

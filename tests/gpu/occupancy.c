@@ -1,5 +1,6 @@
-/* occupancy.c - blocks that an H200's multiprocessor holds, by CUDA's own rules: reads lines
- * of registers, threads and dynamic shared memory, writes a number for each. Owns nothing. */
+/* occupancy.c - blocks that an H200's multiprocessor holds, by CUDA's own rules: reads
+ * lines of registers, threads and dynamic shared memory, writes a number for each. Owns
+ * nothing. */
 #include <stdio.h>
 
 #include <cuda_occupancy.h>
@@ -17,7 +18,8 @@ int main(void)
                                    .numSms = 132,
                                    .sharedMemPerBlockOptin = 227 << 10,
                                    .reservedSharedMemPerBlock = 1024};
-    cudaOccDeviceState state = {.cacheConfig = CACHE_PREFER_SHARED, .carveoutConfig = 100};
+    cudaOccDeviceState state = {.cacheConfig = CACHE_PREFER_SHARED,
+                                .carveoutConfig = 100};
     int regs, threads, smem;
 
     while (scanf("%d %d %d", &regs, &threads, &smem) == 3) {

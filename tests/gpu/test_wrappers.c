@@ -1,5 +1,6 @@
 /* test_wrappers.c - each wrapper of an instruction on a card against its emulation, on
- * random bits (make test-gpu): what everything else that was shown without a card rests on.
+ * random bits (make test-gpu): what everything else that was shown without a card rests
+ * on.
  *
  * Conversions, ldmatrix, shuffles and votes must agree to the bit, NaNs in being NaNs.
  * Products are of finite numbers: exact, but summed in the tensor core's own order and
@@ -45,19 +46,25 @@ static void open_card(void)
 }
 
 /* The kernel on the card and emulated, over the same pinned memory. */
-static void both(const char *name, emu_kernel emulated, uint32_t *a, uint32_t *b, float *card,
-                 float *emu)
+static void both(const char *name, emu_kernel emulated, uint32_t *a, uint32_t *b,
+                 float *card, float *emu)
 {
     struct wrap_p p = {a, b, card};
     void *args[] = {&p}, *fn = NULL;
     const char *why = "";
-    struct emu_launch l = {.run = emulated, .name = name, .grid = {1, 1, 1}, .threads = LANES,
-                           .smem = 2048, .p = &p, .p_bytes = sizeof p};
+    struct emu_launch l = {.run = emulated,
+                           .name = name,
+                           .grid = {1, 1, 1},
+                           .threads = LANES,
+                           .smem = 2048,
+                           .p = &p,
+                           .p_bytes = sizeof p};
 
     open_card();
     assert_int_equal(api.CtxSetCurrent(ctx), 0);
     assert_int_equal(api.ModuleGetFunction(&fn, module, name), 0);
-    assert_int_equal(api.LaunchKernel(fn, 1, 1, 1, LANES, 1, 1, 2048, NULL, args, NULL), 0);
+    assert_int_equal(api.LaunchKernel(fn, 1, 1, 1, LANES, 1, 1, 2048, NULL, args, NULL),
+                     0);
     assert_int_equal(api.StreamSynchronize(NULL), 0);
     p.d = emu;
     if (emu_launch(&l, &why) != 0)
@@ -83,8 +90,8 @@ static void same_bits(const char *name, emu_kernel k, bool nan_is_nan, bool sane
                                            (card[i] & 0x7f00) == 0x7f00);
 
             if (card[i] != emu[i] && !half_nan)
-                fail_msg("%s: word %d is %08x, emulated %08x (a %08x %08x)", name, i, card[i],
-                         emu[i], a[i / 4 * 4], a[i / 4 * 4 + 1]);
+                fail_msg("%s: word %d is %08x, emulated %08x (a %08x %08x)", name, i,
+                         card[i], emu[i], a[i / 4 * 4], a[i / 4 * 4 + 1]);
         }
     }
     free(a), free(b), free(card), free(emu);
@@ -108,7 +115,8 @@ static void products(const char *name, emu_kernel k, int kind, double rel)
 {
     uint32_t *a = malloc(LANES * 16), *b = malloc(LANES * 8);
     float *card = malloc(LANES * 16), *emu = malloc(LANES * 16);
-    double scale = kind == 2 ? 448.0 * 448 * 32 : 4096.0 * 16; /* bounds a sum of magnitudes */
+    double scale = kind == 2 ? 448.0 * 448 * 32
+                             : 4096.0 * 16; /* bounds a sum of magnitudes */
 
     for (int r = 0; r < ROUNDS; r++) {
         for (int i = 0; i < LANES * 4; i++) {
