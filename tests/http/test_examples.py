@@ -90,6 +90,17 @@ def tenants_have_their_plans():
         assert s.metric("mascon_quota_refused_total", 'tenant="acme",what="tokens"') == 1
 
 
+def plans_survive_many_reloads():
+    """The quota's own tests run at each, several times, and take from nobody's buckets."""
+    init = "return { router = 'tenant_quota', routes = { 'openai' } }"
+    with Example("tenant_quota.lua", init) as s:
+        for _ in range(5):
+            p = subprocess.run([MASCON, "reload", "--socket", s.socket], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT)
+            assert p.returncode == 0, p.stdout.decode()
+        assert s.metric("mascon_quota_refused_total") == 0
+
+
 # ---- json_retry -------------------------------------------------------------------------------
 
 def json_is_mended_or_asked_for_again():
