@@ -167,12 +167,12 @@ static void check_fresh(lua_State *L, const struct mc_edge_req *r)
         luaL_error(L, "this request has been answered already");
 }
 
-/* send(res, status, type, body) */
+/* send(res, status, type or nil, body) */
 static int l_send(lua_State *L)
 {
     struct mc_edge_req *r = mc_http_check(L, 1);
     int status = luaL_checkint(L, 2);
-    const char *type = luaL_checkstring(L, 3);
+    const char *type = luaL_optstring(L, 3, NULL);
     size_t n;
     const char *body = luaL_checklstring(L, 4, &n);
 

@@ -89,7 +89,7 @@ function Res.file(res, folder, name)
   http.header(res, "etag", tag)
   http.header(res, "cache-control", "no-cache")
   http.header(res, "x-content-type-options", "nosniff")
-  if http.asked(res, "if-none-match") == tag then return http.send(res, 304, "", "") end
+  if http.asked(res, "if-none-match") == tag then return http.send(res, 304, nil, "") end
   return http.send(res, 200, TYPES[name:match("%.(%w+)$")] or "application/octet-stream", text)
 end
 
@@ -117,10 +117,8 @@ end
 function Res.event(res, value, name)
   local text, err = json.encode(value)
   if not text then error(tostring(err), 2) end
-  if name then
-    if type(name) ~= "string" or name:find("[\r\n]") then
-      error("an event's name is one line of text", 2)
-    end
+  if name ~= nil and (type(name) ~= "string" or name:find("[\r\n]")) then
+    error("an event's name is one line of text", 2)
   end
   if not http.started(res) then http.begin(res, 200, "text/event-stream; charset=utf-8") end
   return put(res, (name and "event: " .. name .. "\n" or "") .. "data: " .. text .. "\n\n")

@@ -43,6 +43,8 @@ function Res.event(res, value)
   res.events[#res.events + 1] = value
 end
 
+function Res.file(res, folder, name) res.status, res.file_of = 200, { folder, name } end
+
 function Res.stream(res, seqs, dialect) res.status, res.stream_of = 200, { seqs, dialect } end
 
 local function make_request(r)

@@ -1,5 +1,6 @@
 """Endpoints in scripts: limits, tenants, folders, named events, schemas, timers; what the server
 does around them: keys, CORS, proxies, the access log."""
+import atexit
 import json
 import os
 import re
@@ -318,6 +319,7 @@ def wrong_settings_end_the_start():
 
 if __name__ == "__main__":
     policies = tempfile.mkdtemp(prefix="mascon-policies-")
+    atexit.register(shutil.rmtree, policies, ignore_errors=True)
     for name in ("routes", "www/deep"):
         os.makedirs(os.path.join(policies, name))
     shutil.copy("policies/routes/openai.lua", os.path.join(policies, "routes"))

@@ -1,4 +1,5 @@
 """Several models in one server: names, memory, requests, routing, verbs, metrics, generations."""
+import atexit
 import json
 import os
 import shutil
@@ -252,6 +253,7 @@ def one_that_fails_with_one_model_rolls_back_with_all():
 
 if __name__ == "__main__":
     policies = tempfile.mkdtemp(prefix="mascon-policies-")
+    atexit.register(shutil.rmtree, policies, ignore_errors=True)
     save("init.lua", INIT)
     save("sched.lua", SCHED)
     shutil.copy("examples/router_small.lua", policies)

@@ -1,6 +1,7 @@
 """What scripts can do wrong in a live server, and what that costs: loops in every hook, memory
 bombs, handles by the million, binary chunks, ways out of the environment, reloads under load.
 (Misuse of every function: test_fuzz_script.py.)"""
+import atexit
 import json
 import os
 import re
@@ -523,6 +524,7 @@ def reload_under_streams(n):
 
 if __name__ == "__main__":
     policies = tempfile.mkdtemp(prefix="mascon-policies-")
+    atexit.register(shutil.rmtree, policies, ignore_errors=True)
     os.makedirs(os.path.join(policies, "routes"))
     shutil.copy("policies/routes/openai.lua", os.path.join(policies, "routes"))
     save("init.lua", "return { routes = { 'openai' } }\n")
