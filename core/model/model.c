@@ -72,10 +72,24 @@ static bool same_act(struct mc_loader *l, const struct mc_tensor_spec *t, int32_
            be->act_of(be, be->run_of(be, d->fmt));
 }
 
+/* With latents, heads are written one by one: a block of columns that share a scale must not
+ * lie in two of them. */
+static bool cuts_heads(const struct mc_loader *l, const struct mc_tensor_spec *t,
+                       uint16_t layout)
+{
+    const struct mc_config *c = &l->m->cfg;
+    uint16_t act = l->m->be->act_of(l->m->be, layout);
+
+    return t->at == MC_M_O && c->attn == MC_ATTN_MLA && c->v_dim % 32 != 0 &&
+           (act == MC_A_I8 || act == MC_A_I16);
+}
+
 uint16_t mc_load_layout(struct mc_loader *l, const struct mc_tensor_spec *t, int32_t e,
                         const struct mc_disk *d)
 {
-    return same_act(l, t, e, d) ? l->m->be->run_of(l->m->be, d->fmt) : MC_W_F32;
+    uint16_t layout = l->m->be->run_of(l->m->be, d->fmt);
+
+    return same_act(l, t, e, d) && !cuts_heads(l, t, layout) ? layout : MC_W_F32;
 }
 
 int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,

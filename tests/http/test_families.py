@@ -160,6 +160,18 @@ def whole_floats():
     return c, c, weights(c, 15, "f32"), (1, 17), {}
 
 
+def heads_no_block_fits():
+    """int4 behind heads of 48: blocks of 32 columns would lie in two of them."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32,
+                                                             "symmetric": True, "strategy": "group"}}}
+    c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT | dict(
+        hidden_size=64, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=2, q_lora_rank=32,
+        num_attention_heads=2, num_key_value_heads=2, v_head_dim=48),
+        quantization_config={"quant_method": "compressed-tensors", "format": "pack-quantized",
+                             "config_groups": groups})
+    return c, c, weights(c, 17, "int4"), (1, 13), dict(tolerance=INT)
+
+
 def half_floats():
     c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT | dict(num_hidden_layers=2))
     return c, c, weights(c, 16, "f16"), (1, 17), {}
@@ -247,9 +259,9 @@ def awq():
     return four_bits("awq")
 
 
-CASES = [without_query_latent, blocks_cut_by_edges, whole_floats, half_floats, sparse_attention, wrapped_text,
-         shared_with_a_gate, every_other_layer, window_and_strangers, long_context_rope, formats_mixed,
-         gptq, awq]
+CASES = [without_query_latent, blocks_cut_by_edges, whole_floats, half_floats, heads_no_block_fits, sparse_attention,
+         wrapped_text, shared_with_a_gate, every_other_layer, window_and_strangers, long_context_rope,
+         formats_mixed, gptq, awq]
 
 
 def dense_qwen(kind, architecture, **more):
