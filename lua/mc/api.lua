@@ -202,6 +202,7 @@ function Task.cancel(t) task.cancel(t) end
 function M.start_timers()
   for _, t in ipairs(timers) do
     task.spawn(function()
+      task.context().name = "timer" -- of its requests
       while true do
         mc.sleep(t.seconds)
         Task.join(mc.spawn(t.fn)) -- how it failed is in the log

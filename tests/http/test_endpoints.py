@@ -239,6 +239,8 @@ def timers_run_once_a_process_and_outlive_their_errors():
     assert 2 <= ticks <= passed / 0.05 + 2, (ticks, passed)
     assert later["failing"] > first["failing"] and later["made"] > first["made"], later
     assert "this run fails" in server.log()
+    status, out = server.attach("mc.why('timer')[1].request")
+    assert (status, out.strip()) == (0, "timer"), out
 
 
 def a_long_run_of_a_timer_is_no_runaway():
