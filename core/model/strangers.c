@@ -112,8 +112,27 @@ static bool is_known_elsewhere(const char *rest)
     return strstr(rest, "rotary_emb.") || strcmp(rest, "rope_freqs.weight") == 0;
 }
 
-static int judge(const struct mc_config *cfg, struct layer_specs *l, const char *name,
-                 struct mc_strangers *out, struct mc_err *err)
+/* A layer behind those that the config counts: of drafts, which may be left out, or of
+ * the model. */
+static int judge_beyond(const struct mc_ckpt *c, const struct mc_config *cfg,
+                        int32_t layer, const char *name, struct mc_strangers *out,
+                        struct mc_err *err)
+{
+    char mix[96];
+
+    snprintf(mix, sizeof mix, "%smodel.layers.%d.eh_proj.weight", cfg->prefix, layer);
+    if (!mc_ckpt_find(c, mix))
+        return mc_fail(err, MC_EFORMAT,
+                       "%.110s is there, but the config gives this %s %d layers "
+                       "(num_hidden_layers), and it is none of drafts",
+                       name, cfg->family, cfg->n_layer);
+    out->drafts++;
+    return 0;
+}
+
+static int judge(const struct mc_ckpt *c, const struct mc_config *cfg,
+                 struct layer_specs *l, const char *name, struct mc_strangers *out,
+                 struct mc_err *err)
 {
     const char *rest;
     int32_t layer;
@@ -123,10 +142,8 @@ static int judge(const struct mc_config *cfg, struct layer_specs *l, const char 
         return 0;
     }
     layer = layer_of(name + strlen(cfg->prefix), &rest);
-    if (layer >= cfg->n_layer + cfg->n_mtp) {
-        out->drafts++;
-        return 0;
-    }
+    if (layer >= cfg->n_layer + cfg->n_mtp)
+        return judge_beyond(c, cfg, layer, name, out, err);
     if (layer != l->layer) {
         l->layer = layer;
         l->n = mc_tensors_of(cfg, layer, l->spec);
@@ -187,7 +204,7 @@ int mc_strangers_find(const struct mc_ckpt *c, const struct mc_config *cfg,
 
     *out = (struct mc_strangers){0};
     for (int32_t i = 0; i < mc_ckpt_n(c) && rc == 0; i++)
-        rc = judge(cfg, &l, mc_ckpt_hf_name(c, i), out, err);
+        rc = judge(c, cfg, &l, mc_ckpt_hf_name(c, i), out, err);
     return rc;
 }
 

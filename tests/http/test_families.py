@@ -373,6 +373,7 @@ def refusals(path):
         (config(kv_lora_rank=96), "kv_a_proj_with_mqa is [80, 80]"),
         (config(mlp_layer_types=["dense", "dense", "sparse"]), "mlp_layer_types"),
         (config(num_nextn_predict_layers=3), "num_nextn_predict_layers"),
+        (config(num_hidden_layers=2), "num_hidden_layers"),
         (config(quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]}),
          "quantization_config says fp8"),
         (config(rope_scaling={"type": "yarn", "factor": 4.0}), "original_max_position_embeddings"),
