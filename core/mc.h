@@ -170,6 +170,25 @@ int mc_engine_set_weight(struct mc_engine *e, bool tenant, uint32_t id, double w
 int mc_engine_set_kv(struct mc_engine *e, uint64_t bytes, struct mc_err *err);
 bool mc_engine_resized(struct mc_engine *e, double seconds);
 
+/* ---- pins: prefixes whose pages stay ---------------------------------------------------- */
+
+enum { MC_MAX_PINS = 64 };
+struct mc_pin_info {
+    uint32_t id, tenant;
+    int32_t n_page;
+    double bytes, until; /* of all ranks; CLOCK_MONOTONIC seconds, 0: until it is dropped */
+};
+/* Tokens at the front of ids, in whole pages, that a request of that tenant and salt would
+ * find now. These functions: any thread. */
+int32_t mc_engine_cached(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tenant,
+                         const char *salt);
+/* Keeps those pages, for so many seconds (0: until unpin). MC_ENOENT: there are none; MC_ELIMIT:
+ * pins hold at most half of the pool. Short of pages the engine gives up the oldest. */
+int mc_engine_pin(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tenant,
+                  const char *salt, double seconds, struct mc_pin_info *out, struct mc_err *err);
+int mc_engine_unpin(struct mc_engine *e, uint32_t id, struct mc_err *err);
+int mc_engine_pins(struct mc_engine *e, struct mc_pin_info out[MC_MAX_PINS]); /* how many */
+
 /* Asks for the end of a sequence: its sink gets CANCEL with this text, unless it ends
  * first. With why NULL its reader has all it wanted (a stop string) and it ends as a STOP.
  * A stale handle is not an error. */

@@ -52,7 +52,7 @@ function P.plan(view, plan)
   local left, held = room(view, decoding, promised), nil
   for _, row in view:waiting(nil, "due") do
     local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens) - row.p_shared
-    local fits = row.n_ctx > 0 or running == 0 or
+    local fits = row.t_start > 0 or running == 0 or
       (not stuck and pages <= view.kv_free - view.p_reserve)
     local soon = running > 0 and row.n_hit_soon > row.n_hit -- another reads its prefix
     local n = not held and not soon and fits and left >= 1 and plan:prefill(row, left) or 0

@@ -14,7 +14,7 @@ local FAR, CHUNK, SHORT = 512, 512, 64 -- tokens
 -- Its whole prompt has pages, beside what those that run will take. Lanes that are not owed
 -- most leave an eighth of pages and places to those that will be.
 local function fits(view, s, started, left)
-  if s.n_ctx > 0 then return true end
+  if s.t_start > 0 then return true end
   local pages = math.ceil((s.n_hit + s.n_left) / view.p_tokens) - s.p_shared
   return pages <= view.kv_free - view.p_reserve - left * view.kv_total
     and started < view.row_cap * (1 - left)
@@ -83,7 +83,7 @@ function P.plan(view, plan)
       short = (ran > 0 and not fits(view, s, started, other and 1 / 8 or 0))
         or plan:prefill(s, other and SHORT or CHUNK) == 0
       if short then break end
-      ran, started = ran + 1, started + (s.n_ctx == 0 and 1 or 0)
+      ran, started = ran + 1, started + (s.t_start == 0 and 1 or 0)
     end
   end
   if ran == 0 then give_way(view) end

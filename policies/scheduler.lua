@@ -43,7 +43,7 @@ function P.plan(view, plan)
   local held
   local reading = {} -- groups of those that start here
   for _, row in view:waiting() do
-    local starts, why = row.n_ctx == 0, nil
+    local starts, why = row.t_start == 0, nil
     if starts then
       local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens) - row.p_shared
       if held or started == 0 then

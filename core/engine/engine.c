@@ -210,6 +210,7 @@ static int turn(struct mc_engine *e, bool *idle)
     take_inbox(e);
     if (e->n_step == e->n_published)
         mc_kv_settle(e->kv, UINT64_MAX); /* of who ended while nothing ran */
+    mc_pins_turn(e);
     mc_resize_turn(e);
     while (rc == 0 && more && e->n_step - e->n_published < (uint64_t)e->depth) {
         more = mc_plan_next(e);

@@ -5,6 +5,7 @@
  *   submit.c   requests and cancels on their way in
  *   seq.c      a sequence's life: admission, ends, pages and slot given back
  *   prefix.c   what of a context is in pages already: the cache, a fork's parent
+ *   pin.c      prefixes that stay
  *   resize.c   a pool made smaller while it serves
  *   pair.c     an engine that reads prompts for another
  *   swap.c     pages that move with a step: to host memory and back, copies for forks
@@ -144,6 +145,11 @@ struct mc_swap {
     float bytes_us;              /* measured */
 };
 
+struct mc_pin {
+    struct mc_pin_info info;
+    int32_t *page; /* [info.n_page] */
+};
+
 struct mc_step {
     uint64_t ticket, plan; /* plan: its number among plans */
     int32_t n_row, n_out, n_tok, n_decode;
@@ -187,6 +193,9 @@ struct mc_engine {
     struct mc_pages *kv;
     struct mc_engine *reader;     /* of prompts, or NULL */
     struct mc_swap swap;
+    struct mc_pin pin[MC_MAX_PINS]; /* the oldest first */
+    int n_pin;
+    uint32_t pin_id;
     atomic_int p_goal; /* pages that the pool shall have */
     int32_t pitch, max_delta, max_init;
     struct mc_policy policy;
@@ -276,6 +285,8 @@ bool mc_seq_can_run(const struct mc_engine *e, const struct mc_seq *q);
 int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q);
 /* Tokens that a sequence may hold, as large as the pool is to be now. */
 int32_t mc_seq_context(const struct mc_engine *e);
+/* Where the hash chain of a tenant's prefixes begins; salt: at most 63 bytes count. */
+struct mc_hash mc_seq_root(uint32_t tenant, const char *salt);
 
 /* prefix.c */
 struct mc_found {
@@ -330,6 +341,11 @@ bool mc_moves_any(const struct mc_moves *m);
 double mc_moves_bytes(const struct mc_engine *e, const struct mc_moves *m);
 void mc_moves_reset(struct mc_moves *m);
 int mc_moves_put(struct mc_engine *e, int32_t rank, const struct mc_moves *m);
+
+/* pin.c, with look held */
+void mc_pins_turn(struct mc_engine *e); /* those whose time is over go */
+bool mc_pins_yield(struct mc_engine *e); /* the oldest goes, if there is one */
+void mc_pins_close(struct mc_engine *e);
 
 /* resize.c */
 int32_t mc_resize_over(const struct mc_engine *e); /* pages still to go */

@@ -221,6 +221,8 @@ void mc_engine_close(struct mc_engine *e)
     mc_engine_stop(e);
     mc_engine_close(e->reader);
     mc_tensors_close(e->tensors);
+    if (e->crew.n > 0)
+        mc_pins_close(e);
     mc_crew_close(&e->crew);
     if (e->ranks.stuck) /* a thread that never came back may still read the engine */
         return;

@@ -257,7 +257,7 @@ static void end_the_full(struct mc_engine *e)
             n++;
         }
     }
-    if (n == 1 && only->n_fly == 0 && mc_kv_n_pending(e->kv) == 0)
+    if (n == 1 && only->n_fly == 0 && e->n_pin == 0 && mc_kv_n_pending(e->kv) == 0)
         mc_seq_end(e, only, MC_FINISH_LENGTH, -1, NULL);
 }
 
@@ -290,10 +290,24 @@ static void make_room(struct mc_engine *e, struct mc_step *s)
         s->plan = ++e->n_plan; /* who was named in vain may be named again */
         reset_plan(e);
         mc_policy_builtin.ops->evict(NULL, e->view, need, &e->plan, NULL);
-        apply_evictions(e, s);
+        if (!apply_evictions(e, s))
+            mc_pins_yield(e);
     }
     end_the_full(e);
     mc_view_build(e);
+}
+
+/* Nothing runs, and pins hold what any row would need to go on. */
+static void unpin_for_rows(struct mc_engine *e)
+{
+    const struct mc_step_view *v = e->view;
+    int32_t least = INT32_MAX;
+
+    for (int32_t i = 0; i < v->n_row; i++)
+        if (mc_view_row(v, i)->p_step < least)
+            least = mc_view_row(v, i)->p_step;
+    if (v->n_row > 0 && least > v->p_free + v->p_evict + v->p_pending)
+        mc_pins_yield(e);
 }
 
 /* Once a second: sequences that this policy lets starve, each told of once. */
@@ -347,7 +361,9 @@ int mc_plan_next(struct mc_engine *e)
     mc_life_step(e, s);
     look_for_starved(e);
     mc_observe(e, MC_H_plan_seconds, mc_now() - t0);
-    if (s->n_row == 0 && e->n_step == e->n_published)
+    if (s->n_row == 0 && e->n_step == e->n_published) {
         mc_count(e, MC_C_idle_by_policy_total, 1);
+        unpin_for_rows(e);
+    }
     return s->n_row > 0 || *s->n_init > 0 || mc_moves_any(&s->moves) || s->n_landed > 0;
 }

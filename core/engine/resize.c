@@ -39,6 +39,8 @@ void mc_resize_turn(struct mc_engine *e)
     for (int32_t i = 0; i < over && i < A_TURN; i++) {
         int32_t page = mc_kv_retire(e->kv);
 
+        if (page < 0 && e->n_live == 0)
+            mc_pins_yield(e);
         if (page < 0)
             return;
         discard(e, page);

@@ -143,14 +143,14 @@ static void copy_request(const struct mc_engine *e, struct mc_seq *q,
     q->sink = r->sink;
 }
 
-static struct mc_hash root_of(const struct mc_request *r)
+struct mc_hash mc_seq_root(uint32_t tenant, const char *salt)
 {
     struct {
         uint32_t tenant;
-        char salt[sizeof r->salt];
-    } who = {.tenant = r->tenant};
+        char salt[sizeof ((struct mc_request *)0)->salt];
+    } who = {.tenant = tenant};
 
-    memcpy(who.salt, r->salt, strnlen(r->salt, sizeof r->salt));
+    memcpy(who.salt, salt, strnlen(salt, sizeof who.salt));
     return mc_kv_root(&who, sizeof who);
 }
 
@@ -195,7 +195,7 @@ int mc_seq_fill(struct mc_engine *e, struct mc_seq *q, const struct mc_request *
         return rc;
     }
     copy_request(e, q, r);
-    q->root = root_of(r);
+    q->root = mc_seq_root(r->tenant, r->salt);
     q->sends = mc_parcel_of(r);
     q->state = MC_STATE_WAITING;
     q->usage.n_prompt = r->n_ids;

@@ -7,6 +7,7 @@
 
 #include "core/base/log.h"
 #include "core/serve/gen.h"
+#include "core/serve/pins.h"
 #include "core/serve/look.h"
 
 enum { SEQS_MAX = 4096 };
@@ -506,6 +507,12 @@ const struct mc_verb mc_verbs[] = {
     {"kv", "[MODEL]", "KV pages", "kv.stats", WORD, v_kv},
     {"kv.dump", "PAGE [LAYER | indexN] [RANK] [MODEL]", "a KV page's bytes, of one layer",
      "kv.dump", REPL, v_kv_dump},
+    {"pin", "PROMPT [SECONDS] [TENANT] [MODEL]", "keep the KV pages of a prompt", "kv.pin", WORD,
+     mc_pins_pin},
+    {"unpin", "ID [MODEL]", "let them go", "kv.unpin", WORD, mc_pins_unpin},
+    {"pins", "", "what is kept", "kv.pins", WORD, mc_pins_list},
+    {"cached", "PROMPT [TENANT] [MODEL]", "tokens of a prompt that would be found", "kv.cached",
+     WORD, mc_pins_cached},
     {"seqs", "", "live sequences", "seqs", WORD, v_seqs},
     {"why", "ID", "a request's life: what came when, and why it waited", "why", WORD,
      mc_look_why},

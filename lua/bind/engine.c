@@ -6,7 +6,7 @@
 #include "lua/bind/json.h"
 #include "lua/host/task.h"
 
-enum { ARGS_MAX = 4 };
+enum { ARGS_MAX = 5 };
 
 /* verb(name, ...) -> what the verb answers, in plain tables; nil, error */
 static int l_verb(lua_State *L)

@@ -53,6 +53,42 @@ shaped["kv.stats"] = function(model)
   return verb("kv", model or host.server.models[1])
 end
 
+-- The prompt is read in a sequence of its own, which waits; the verb then finds its pages.
+local function read_prompt(o, what)
+  if type(o) ~= "table" or type(o.prompt) ~= "string" then
+    error(what .. " takes a table with a prompt", 3)
+  end
+  local s, err = seq.submit { prompt = o.prompt, limit = 0, tenant = o.tenant, model = o.model }
+  if not s then return nil, err end
+  return s:wait()
+end
+
+local Kv = {}
+
+function Kv.tokens(k) return k.n_tokens end
+
+function Kv.bytes(k) return k.n_bytes end
+
+function Kv.drop(k) return verb("unpin", k.id, k.model) end
+
+local kv_meta = { __index = Kv, __tostring = function(k) return "kv " .. k.id end }
+
+local function text(x) return x and tostring(x) or "" end
+
+shaped["kv.pin"] = function(o)
+  local done, failed = read_prompt(o, "mc.kv.pin")
+  if not done then return nil, failed end
+  local p, err = verb("pin", o.prompt, text(o.ttl), text(o.tenant), o.model)
+  if not p then return nil, err end
+  return setmetatable({ id = p.id, n_tokens = p.tokens, n_bytes = p.bytes, model = p.model },
+    kv_meta)
+end
+
+shaped["kv.cached"] = function(prompt, tenant, model)
+  local c, err = verb("cached", prompt, text(tenant), model)
+  return c and c.cached, err
+end
+
 shaped["engine.set"] = function(settings)
   for k, v in pairs(settings) do
     local ok, err = verb("set", k, tostring(v))

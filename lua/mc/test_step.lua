@@ -71,6 +71,7 @@ local function complete_row(r, i, page)
   default("n_prompt", 100)
   default("n_max", 128)
   default("t_arrive", i)
+  default("t_start", state == STATES.waiting and 0 or r.t_arrive)
   if state == STATES.decode then
     default("n_gen", 1)
     default("n_ctx", r.n_prompt + r.n_gen - 1)

@@ -60,6 +60,29 @@ def each_passes_its_own_tests():
                 assert p.returncode == 0, (name, p.stdout.decode())
 
 
+# ---- schedulers -------------------------------------------------------------------------------
+
+SCHEDULERS = ["first", "share", "deadline", "chunked", "swap", "draft", "prefix"]
+
+
+def schedulers_are_short_and_serve_in_a_pool_too_small():
+    body = {"prompt": "Once upon a time " * 12, "max_tokens": 60, "temperature": 0,
+            "ignore_eos": True}
+    want = None
+    for name in SCHEDULERS:
+        text = open(f"examples/sched_{name}.lua").read()
+        assert text[:text.index("function P.tests")].count("\n") < 40, name
+        init = f'return {{ scheduler = "sched_{name}", routes = {{ "openai" }} }}'
+        # 6 pages of tiny-llama in bf16, for eight sequences that want 2 or 3 each
+        with Example(f"sched_{name}.lua", init, "--kv-memory", str(6 * 65536)) as s:
+            got = [d for _, d in at_once(
+                [lambda: s.post("/v1/completions", body)] * 8)]
+            texts = {json.loads(d)["choices"][0]["text"] for d in got}
+            assert len(texts) == 1 and (want is None or texts == want), (name, texts)
+            want = texts
+            assert s.metric("mascon_plan_fallback_total") == 0, name
+
+
 # ---- tenant_quota -----------------------------------------------------------------------------
 
 def tenants_have_their_plans():

@@ -45,6 +45,27 @@ def each_verb_is_a_word_and_a_function():
     assert "did you mean 'status'" in run("statu")[2]
 
 
+def prompts_are_pinned_by_word_and_from_lua():
+    prompt = "Once upon a time there was a small house by the sea. " * 12
+    status, out = server.attach(f"""
+        local p = {prompt!r}
+        local k = assert(mc.kv.pin {{ prompt = p, ttl = 60 }})
+        local row = mc.kv.pins()[1]
+        local n = mc.kv.cached(p)
+        assert(row.id == k.id and row.seconds > 50 and n == k:tokens() and k:bytes() > 0)
+        local other, err = mc.kv.pin {{ prompt = "short" }}
+        k:drop()
+        return n, #mc.kv.pins(), err.code""")
+    assert status == 0, out
+    n, left, code = out.split()
+    assert int(n) >= 64 and left == "0" and code == "not_found", out
+    pin = json.loads(run("pin", "--json", prompt)[1])
+    assert pin["tokens"] == int(n), pin
+    assert str(pin["id"]) in run("pins")[1]
+    assert json.loads(run("cached", "--json", prompt)[1])["cached"] == int(n)
+    assert run("unpin", str(pin["id"]))[0] == 0 and run("unpin", str(pin["id"]))[0] == 1
+
+
 def why_tells_a_requests_life():
     assert ask(20, "told")[0] == 200
     status, out, err = run("why", "told")

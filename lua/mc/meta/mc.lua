@@ -202,6 +202,44 @@ function mc.engine.set(settings) end
 ---@param model string?
 function mc.kv.stats(model) end
 
+---@class mc.Kv pages that stay: a table with id, n_tokens, n_bytes, model
+local kv = {}
+
+--- Tokens of the prompt that are kept: whole pages.
+---@return integer
+function kv:tokens() end
+
+--- Bytes of their pages, of all ranks.
+---@return number
+function kv:bytes() end
+
+--- Lets them go: they may be evicted again.
+function kv:drop() end
+
+--- Reads a prompt unless that was done, and keeps its whole pages: {prompt =, ttl = seconds (nil:
+--- until they are dropped), tenant =, model =}. At most half of the pool is kept; a sequence
+--- that can't go on otherwise takes the oldest. Waits.
+---@param o table
+---@return mc.Kv? kept
+---@return mc.Error? err
+function mc.kv.pin(o) end
+
+--- Lets go what has this id.
+---@param id integer
+---@param model string?
+function mc.kv.unpin(id, model) end
+
+--- What is kept: rows {id, model, tenant, tokens, pages, bytes, seconds}.
+function mc.kv.pins() end
+
+--- Tokens of a prompt, in whole pages, that a request would find now.
+---@param prompt string
+---@param tenant integer?
+---@param model string?
+---@return integer? n
+---@return mc.Error? err
+function mc.kv.cached(prompt, tenant, model) end
+
 --- A KV page's bytes in hexadecimal, of one layer (0), or of an index's keys ("index0"): {page,
 --- state, tag, layout, rank, layers, indexes, bytes}. REPL only.
 ---@param page integer
