@@ -145,6 +145,8 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
     else if (rc == 0 && (id == MC_SETTING_lane_weight || id == MC_SETTING_tenant_weight ||
                          id == MC_SETTING_kv_memory))
         rc = set_engines(s, id, &copy, err);
+    else if (rc == 0 && id == MC_SETTING_tenant_rate)
+        rc = mc_serve_rates(&copy, s->keys, err);
     else if (rc == 0)
         rc = mc_cli_logs(&copy, err);
     mc_settings_free(&copy);
@@ -261,6 +263,8 @@ static int listen_all(struct serve *s, struct mc_err *err)
         o.host = "0.0.0.0";
     if (rc == 0 && *s->set.api_key_file)
         rc = mc_keys_open(s->set.api_key_file, &s->keys, err);
+    if (rc == 0)
+        rc = mc_serve_rates(&s->set, s->keys, err);
     m->keys = s->keys;
     if (rc == 0 && *s->set.trusted_proxies)
         rc = mc_proxies_open(s->set.trusted_proxies, &s->proxies, err);

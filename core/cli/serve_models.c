@@ -101,7 +101,7 @@ static int pair(struct mc_engine *e, const struct mc_settings *set, struct mc_er
 }
 
 static int open_one(struct mc_served *m, int n, const struct mc_settings *set,
-                    const char *path, const struct mc_keys *keys, struct mc_err *err)
+                    const char *path, struct mc_keys *keys, struct mc_err *err)
 {
     struct mc_settings own = *set; /* its strings are lent */
     struct mc_engine_status st;
@@ -127,7 +127,7 @@ static int open_one(struct mc_served *m, int n, const struct mc_settings *set,
 }
 
 int mc_models_open(struct mc_server *s, const struct mc_settings *set, const char *const *paths,
-                   const struct mc_keys *keys, struct mc_err *err)
+                   struct mc_keys *keys, struct mc_err *err)
 {
     int rc = 0;
 

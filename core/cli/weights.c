@@ -1,31 +1,46 @@
-/* weights.c - the settings lane_weight and tenant_weight, applied to an engine.
- * OWNS nothing. THREAD: main, or the loading thread. */
+/* weights.c - the settings of lanes and tenants (lane_weight, tenant_weight, tenant_rate),
+ * applied. OWNS nothing. THREAD: any. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/cli/serve.h"
 
-enum { TENANTS_MAX = 64 };
+/* A setting of NAME=NUMBER, and where a number goes. */
+struct numbers {
+    const char *setting;
+    bool tenant; /* else names are lanes' numbers */
+    struct mc_keys *keys;
+    struct mc_engine *engine;
+    int (*put)(const struct numbers *n, uint32_t id, double v, struct mc_err *err);
+};
 
-static int id_of(const struct mc_keys *keys, bool tenant, const char *name, uint32_t *id,
-                 struct mc_err *err)
+static int put_weight(const struct numbers *n, uint32_t id, double v, struct mc_err *err)
+{
+    return mc_engine_set_weight(n->engine, n->tenant, id, v, err);
+}
+
+static int put_rate(const struct numbers *n, uint32_t id, double v, struct mc_err *err)
+{
+    return mc_keys_set_rate(n->keys, id, v, err);
+}
+
+static int id_of(const struct numbers *n, const char *name, uint32_t *id, struct mc_err *err)
 {
     char *end;
 
-    for (*id = 0; tenant && *id < TENANTS_MAX; ++*id)
-        if (strcmp(mc_keys_tenant(keys, *id), name) == 0)
+    for (*id = 0; n->tenant && *id < MC_TENANTS_MAX; ++*id)
+        if (*name && strcmp(mc_keys_tenant(n->keys, *id), name) == 0)
             return 0;
-    if (tenant)
-        return mc_fail_param(err, MC_EARG, "tenant_weight", "no API key is of a tenant '%.40s'",
+    if (n->tenant)
+        return mc_fail_param(err, MC_EARG, n->setting, "no API key is of a tenant '%.40s'",
                              name);
     *id = (uint32_t)strtoul(name, &end, 10);
-    return *name && !*end ? 0 : mc_fail_param(err, MC_EARG, "lane_weight",
+    return *name && !*end ? 0 : mc_fail_param(err, MC_EARG, n->setting,
                                               "'%.40s' is no lane's number", name);
 }
 
-static int apply(struct mc_engine *e, const struct mc_keys *keys, bool tenant,
-                 const char *pairs, struct mc_err *err)
+static int apply(const struct numbers *n, const char *pairs, struct mc_err *err)
 {
     char copy[1024], *save = NULL, *pair;
     int rc = 0;
@@ -34,26 +49,34 @@ static int apply(struct mc_engine *e, const struct mc_keys *keys, bool tenant,
     for (pair = strtok_r(copy, ",", &save); pair && rc == 0; pair = strtok_r(NULL, ",", &save)) {
         char *eq = strchr(pair, '='), *end;
         uint32_t id;
-        double weight;
+        double v;
 
         if (!eq)
-            return mc_fail_param(err, MC_EARG, tenant ? "tenant_weight" : "lane_weight",
-                                 "'%.40s' is no NAME=WEIGHT", pair);
+            return mc_fail_param(err, MC_EARG, n->setting, "'%.40s' is no NAME=NUMBER", pair);
         *eq = 0;
-        weight = strtod(eq + 1, &end);
-        rc = id_of(keys, tenant, pair, &id, err);
+        v = strtod(eq + 1, &end);
+        rc = id_of(n, pair, &id, err);
         if (rc == 0 && (end == eq + 1 || *end))
-            rc = mc_fail_param(err, MC_EARG, "weight", "'%.40s' is no number", eq + 1);
+            rc = mc_fail_param(err, MC_EARG, n->setting, "'%.40s' is no number", eq + 1);
         if (rc == 0)
-            rc = mc_engine_set_weight(e, tenant, id, weight, err);
+            rc = n->put(n, id, v, err);
     }
     return rc;
 }
 
-int mc_serve_weights(const struct mc_settings *s, struct mc_engine *e,
-                     const struct mc_keys *keys, struct mc_err *err)
+int mc_serve_weights(const struct mc_settings *s, struct mc_engine *e, struct mc_keys *keys,
+                     struct mc_err *err)
 {
-    int rc = apply(e, keys, false, s->lane_weight, err);
+    const struct numbers lanes = {"lane_weight", false, keys, e, put_weight};
+    const struct numbers tenants = {"tenant_weight", true, keys, e, put_weight};
+    int rc = apply(&lanes, s->lane_weight, err);
 
-    return rc < 0 ? rc : apply(e, keys, true, s->tenant_weight, err);
+    return rc < 0 ? rc : apply(&tenants, s->tenant_weight, err);
+}
+
+int mc_serve_rates(const struct mc_settings *s, struct mc_keys *keys, struct mc_err *err)
+{
+    const struct numbers rates = {"tenant_rate", true, keys, NULL, put_rate};
+
+    return apply(&rates, s->tenant_rate, err);
 }

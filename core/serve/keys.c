@@ -30,6 +30,7 @@ struct mc_keys {
     pthread_rwlock_t lock;
     struct table *table;
     char name[MC_TENANTS_MAX][MC_TENANT_NAME];
+    _Atomic double rate[MC_TENANTS_MAX];
     atomic_uint n_tenant; /* published with release */
 };
 
@@ -220,4 +221,20 @@ const char *mc_keys_tenant(const struct mc_keys *k, uint32_t tenant)
     return k && tenant < atomic_load_explicit(&k->n_tenant, memory_order_acquire)
                ? k->name[tenant]
                : "";
+}
+
+int mc_keys_set_rate(struct mc_keys *k, uint32_t tenant, double rate, struct mc_err *err)
+{
+    if (!(rate >= 0 && rate <= 1e6))
+        return mc_fail_param(err, MC_EARG, "tenant_rate", "a tenant's rate is 0 to 1e6 requests "
+                             "a second");
+    atomic_store_explicit(&k->rate[tenant], rate, memory_order_relaxed);
+    return 0;
+}
+
+double mc_keys_rate(const struct mc_keys *k, uint32_t tenant)
+{
+    return k && tenant < MC_TENANTS_MAX
+               ? atomic_load_explicit(&k->rate[tenant], memory_order_relaxed)
+               : 0;
 }

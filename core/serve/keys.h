@@ -26,6 +26,9 @@ void mc_keys_close(struct mc_keys *k);
 int mc_keys_check(struct mc_keys *k, const char *authorization, const char *x_api_key,
                   uint32_t *tenant, struct mc_err *err);
 const char *mc_keys_tenant(const struct mc_keys *k, uint32_t tenant); /* its name, or "" */
+/* How many requests a second a tenant may make; 0: any number. MC_EARG for no such number. */
+int mc_keys_set_rate(struct mc_keys *k, uint32_t tenant, double rate, struct mc_err *err);
+double mc_keys_rate(const struct mc_keys *k, uint32_t tenant);
 bool mc_is_tenant(const char *name); /* letters, digits, dots, dashes; 1..63 of them */
 
 #endif

@@ -94,6 +94,10 @@ void mc_http_push(lua_State *L, struct mc_edge_req *r)
     set_text(L, "id", mc_req_id(r->req));
     set_text(L, "ip", mc_req_ip(r->req));
     set_text(L, "tenant", mc_keys_tenant(s->keys, r->tenant));
+    if (mc_keys_rate(s->keys, r->tenant) > 0) {
+        lua_pushnumber(L, mc_keys_rate(s->keys, r->tenant));
+        lua_setfield(L, -2, "tenant_rate");
+    }
     lua_pushinteger(L, (lua_Integer)r->tenant);
     lua_setfield(L, -2, "tenant_id");
     lua_newtable(L);

@@ -181,16 +181,28 @@ local function ask_router(req, res, context)
   return true
 end
 
--- Requests of one caller to one route; its tenant, else its address, is who asks.
+-- Takes one request out of a bucket of rate and burst; nil, or the error that says when.
+local function over(bucket, rate, burst, whose)
+  local ok, err = host.shared.take(bucket, 1, rate, burst)
+  if ok then return nil end
+  err.message = ("over the %g requests a second (%g at once) %s: try again in %.1f s"):format(rate,
+    burst, whose, err.retry_after or 1)
+  return err
+end
+
+-- To one route; a caller is a tenant, else an address.
 local function over_rate(route, req)
   local rate = route.rate
-  local burst = rate[2] or math.max(1, rate[1])
   local who = req.tenant ~= "" and req.tenant or req.ip
-  local ok, err = host.shared.take(("rate %s %s"):format(route.key, who), 1, rate[1], burst)
-  if ok then return nil end
-  err.message = ("%s takes %g requests a second of one caller, %g at once: try again in %.1f s")
-    :format(route.key, rate[1], burst, err.retry_after or 1)
-  return err
+  return over(("rate %s %s"):format(route.key, who), rate[1], rate[2] or math.max(1, rate[1]),
+    "that " .. route.key .. " takes of one caller")
+end
+
+-- Of one tenant to all routes together.
+local function over_tenant(req)
+  local rate = req.tenant_rate
+  return over("tenant " .. req.tenant, rate, math.max(1, rate),
+    "of tenant " .. req.tenant)
 end
 
 local function refused(route, req, denied)
@@ -198,7 +210,8 @@ local function refused(route, req, denied)
   if route.tenants and not route.tenants[req.tenant] then
     return { code = "forbidden", message = "this key may not use " .. route.key }
   end
-  return route.rate and over_rate(route, req)
+  return req.tenant_rate and route.auth and over_tenant(req)
+    or route.rate and over_rate(route, req)
 end
 
 --- Runs the handler of a request. denied: why its key was refused, or nil.

@@ -166,6 +166,25 @@ def a_rate_is_each_tenants_own_and_its_429_says_when():
     assert get("/limited", "acme")[0] == 200
 
 
+def a_tenants_rate_is_set_while_the_server_runs():
+    def set_rate(text, want=0):
+        p = subprocess.run([MASCON, "set", "tenant_rate", text, "--socket", server.socket],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert p.returncode == want, p.stdout
+        return p.stdout.decode()
+    set_rate("other=2")
+    got = [get("/v1/models", "other") for _ in range(4)]
+    assert [x[0] for x in got] == [200, 200, 429, 429], got
+    error = json.loads(got[3][2])["error"]
+    assert "2 requests a second (2 at once) of tenant other" in error["message"], error
+    assert int(got[3][1]["retry-after-ms"]) <= 1000
+    assert get("/v1/models", "acme")[0] == 200 and get("/ip", "other")[0] == 200
+    set_rate("other=0")
+    assert [get("/v1/models", "other")[0] for _ in range(4)] == [200] * 4
+    assert "no API key is of a tenant 'nobody'" in set_rate("nobody=1", 1)
+    assert "0 to 1e6" in set_rate("acme=-1", 1) and "no NAME=NUMBER" in set_rate("acme", 1)
+
+
 def without_a_tenant_the_address_is_counted():
     assert [get("/open_limited")[0] for _ in range(2)] == [200, 429]
 
