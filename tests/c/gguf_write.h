@@ -64,6 +64,19 @@ static inline void info(struct buf *b, const char *name, uint64_t ne0, uint64_t 
     u64(b, offset);
 }
 
+/* One of three dims, f32. */
+static inline void info3(struct buf *b, const char *name, uint64_t ne0, uint64_t ne1,
+                         uint64_t ne2, uint64_t offset)
+{
+    str(b, name);
+    u32(b, 3);
+    u64(b, ne0);
+    u64(b, ne1);
+    u64(b, ne2);
+    u32(b, 0);
+    u64(b, offset);
+}
+
 static inline void pad(struct buf *b, size_t align)
 {
     while (b->n % align)

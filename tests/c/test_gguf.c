@@ -182,6 +182,63 @@ static void gguf_tensors_have_hugging_face_names(void **state)
     free(b);
 }
 
+#define KV_B "model.layers.3.self_attn.kv_b_proj"
+
+/* Keys [2 heads][c 2][nope 3], counting from 0, and values [2][v 1][width], from 100. */
+static struct mc_ckpt *latent_parts(struct buf *b, const char *arch, uint64_t width)
+{
+    float x;
+
+    head(b, 3, 1);
+    key(b, "general.architecture", 8), str(b, arch);
+    info3(b, "blk.3.attn_k_b.weight", 3, 2, 2, 0);
+    info3(b, "blk.3.attn_v_b.weight", width, 1, 2, 64);
+    info3(b, "blk.3.ffn_up_shexp.weight", 1, 1, 1, 96);
+    pad(b, 32);
+    for (int i = 0; i < 12; i++)
+        x = (float)i, raw(b, &x, sizeof x);
+    pad(b, 32);
+    for (int i = 0; i < 2 * (int)width; i++)
+        x = (float)(100 + i), raw(b, &x, sizeof x);
+    pad(b, 32);
+    u32(b, 0);
+    return opened(b);
+}
+
+static void gguf_two_parts_of_kv_b_are_one_matrix(void **state)
+{
+    static const float want[8][2] = {{0, 3}, {1, 4}, {2, 5},   {100, 101},
+                                     {6, 9}, {7, 10}, {8, 11}, {102, 103}};
+    struct buf *b = calloc(1, sizeof *b);
+    struct mc_ckpt *c = latent_parts(b, "glm-dsa", 2);
+    struct mc_err err = {0};
+    struct mc_disk d;
+    void *own = NULL;
+    float row[2];
+
+    (void)state;
+    assert_non_null(mc_ckpt_find(c, "model.layers.3.mlp.shared_experts.up_proj.weight"));
+    assert_ok(mc_ckpt_matrix_own(c, KV_B, &d, NULL, &err), err);
+    assert_true(d.n == 8 && d.k == 2 && d.fmt == MC_D_F32);
+    assert_int_equal(mc_ckpt_matrix(c, KV_B, &d, &err), MC_EUNSUP);
+    assert_ok(mc_ckpt_matrix_own(c, KV_B, &d, &own, &err), err);
+    assert_true(own && d.q == own && d.n == 8 && d.k == 2);
+    for (int i = 0; i < 8; i++) {
+        mc_disk_row(&d, i, 0, 2, row);
+        assert_memory_equal(row, want[i], sizeof row);
+    }
+    free(own);
+    mc_ckpt_close(c);
+    c = latent_parts(b, "qwen2moe", 3); /* as many columns of values as no key has */
+    assert_non_null(mc_ckpt_find(c, "model.layers.3.mlp.shared_expert.up_proj.weight"));
+    own = NULL;
+    assert_int_equal(mc_ckpt_matrix_own(c, KV_B, &d, &own, &err), MC_EFORMAT);
+    assert_null(own);
+    assert_non_null(strstr(err.text, "attn_k_b and attn_v_b"));
+    mc_ckpt_close(c);
+    free(b);
+}
+
 static void gguf_last_tensor_needs_no_padding_and_rest_is_ignored(void **state)
 {
     struct buf *b = calloc(1, sizeof *b);
@@ -478,6 +535,7 @@ static void gguf_cut_anywhere_is_refused(void **state)
 static const struct CMUnitTest tests[] = {
     TEST(gguf_metadata_of_each_type_is_read),
     TEST(gguf_tensors_have_hugging_face_names),
+    TEST(gguf_two_parts_of_kv_b_are_one_matrix),
     TEST(gguf_last_tensor_needs_no_padding_and_rest_is_ignored),
     TEST(gguf_directory_with_one_opens_it),
     TEST(gguf_real_file_has_the_safetensors_model_in_it),
