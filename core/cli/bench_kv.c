@@ -168,6 +168,27 @@ static int throughput(struct mc_kv_bench *b, const struct mc_kv_subject *s,
     return 0;
 }
 
+/* What a preempted prompt costs to bring back: moved to host memory and from there again,
+ * at the speed that the engine measured, or read anew in that many seconds. */
+static void add_return(struct mc_kv_bench *b, const struct mc_kv_subject *s,
+                       struct mc_engine *e, double redo)
+{
+    const struct mc_kv kv = mc_kv_of(mc_engine_config(e),
+                                     (struct mc_slice){0, (int32_t)b->set->ranks},
+                                     MC_KV_BF16);
+    int64_t blocks = (b->prompt + MC_PAGE - 1) / MC_PAGE;
+    struct mc_engine_status st;
+    double swap;
+
+    mc_engine_status(e, &st);
+    if (st.swap_bytes_us <= 0)
+        return;
+    swap = 2e-6 * (double)(blocks * kv.page_stride * st.n_rank) / st.swap_bytes_us;
+    mc_kv_bench_add(b, s, "back_by_swap", MC_KV_BF16, swap * 1e3, "ms", NULL);
+    mc_kv_bench_add(b, s, "back_by_recompute", MC_KV_BF16, redo * 1e3, "ms", NULL);
+    mc_kv_bench_add(b, s, "swap_speedup", MC_KV_BF16, redo / swap, "x", "above 1");
+}
+
 /* The time to a first token, and when the same prompt comes again. */
 static int prefix(struct mc_kv_bench *b, const struct mc_kv_subject *s,
                   struct mc_err *err)
@@ -184,6 +205,8 @@ static int prefix(struct mc_kv_bench *b, const struct mc_kv_subject *s,
     if (rc == 0)
         mc_kv_bench_add(b, s, "prefix_speedup", MC_KV_BF16, first.first / again.first,
                         "x", "above 1");
+    if (rc == 0)
+        add_return(b, s, e, first.first);
     mc_engine_close(e);
     return rc;
 }

@@ -31,7 +31,7 @@ def bench_kv_counts_what_layouts_hold():
             assert abs(row["value"] - 1) < .02, row
         if row["name"].startswith("kl"):
             assert 0 < row["value"] < .01, row
-    assert {"throughput_ratio_4", "throughput_ratio_4_mla", "tag_cost", "prefix_speedup",
+    assert {"throughput_ratio_4", "throughput_ratio_4_mla", "tag_cost", "prefix_speedup", "swap_speedup",
             "top1_656_tiny-kimi"} <= r.keys(), r.keys()
 
 
