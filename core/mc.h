@@ -38,6 +38,7 @@ struct mc_engine_opts {
     int32_t chunk;        /* tokens a step, 0: 256 */
     uint64_t tensor_bytes; /* pool of scripts' tensors, 0: 512 MiB */
     bool sync;            /* no look-ahead: publish a step before the next is planned */
+    bool prefill_bf16;    /* prompt rows see their own step's keys and values in bf16 */
     int32_t mla_expand;   /* latents: chunks of so many tokens attend expanded, 0: none */
     bool no_page_tags;
 };

@@ -147,7 +147,7 @@ struct mc_quant_p {
  * [T,hk,d] go to the page of their position, cast by the cache's layout: bf16 by round to
  * nearest even; fp8 e4m3 after dividing by the token's scale amax/448 (or the static
  * scale), clamped to +-448, round to nearest even. The rope angle is the f32 product
- * pos * inv_freq. Rows of a sequence marked bad write nothing. */
+ * pos * inv_freq. Rows of a sequence marked bad write nothing. fresh: see types.h. */
 struct mc_gqa_prep_p {
     struct mc_rows rows;
     struct mc_kv kv;
@@ -157,6 +157,7 @@ struct mc_gqa_prep_p {
     const float *q_norm, *k_norm; /* [d] or NULL */
     float eps;
     struct mc_rope rope;
+    float *fresh; /* or NULL: written for prefill rows, too */
 };
 
 /* gqa_attn: for each row and head, softmax(scale q.k) v over positions <= its own (and
@@ -175,6 +176,7 @@ struct mc_gqa_attn_p {
     const void *q;
     float *o, *ml;
     const void *plan;
+    const float *fresh; /* or NULL: what prefill rows see of their own step */
 };
 
 /* The first part of row t: rows below cap_decode have n_part of them, later ones one. */
@@ -224,6 +226,7 @@ struct mc_mla_prep_p {
     struct mc_rope rope; /* dim r, off 0: the key's own */
     struct mc_act act;   /* [T,q_lora]; x NULL: not wanted */
     void *norm_out;      /* [T,q_lora] row type, or NULL */
+    float *fresh;        /* as in gqa_prep */
 };
 
 /* Long chunks: prefill rows whose sequence has at least long_rows rows in the step (0: none)
@@ -268,6 +271,7 @@ struct mc_mla_attn_p {
     int32_t first, long_rows;
     float *o, *ml;
     const void *plan;
+    const float *fresh; /* as in gqa_attn; not with idx, nor of sharded tokens */
 };
 
 /* mla_out: act [T,h*v] = o_lat of each head times W_UV_h^T; rows of long chunks hold

@@ -182,6 +182,22 @@ struct mc_rows {
 };
 enum { MC_LIVE_ROWS, MC_LIVE_DECODE, MC_LIVE_SEQS, MC_LIVE_OUT };
 
+/* Fresh pages: keys and values of a step's own prompt rows, of one layer, where those rows
+ * attend to them in bf16 rather than to what an fp8 page keeps of them (--prefill-kv bf16).
+ * They are laid out as MC_KV_F32 pages are and hold values of bf16; tokens of older steps in
+ * the first block are as their page has them. A sequence's begin at mc_fresh_first(), with
+ * the block of its first row. A named exception to rule 5 of kernels.h: a row's result
+ * depends on where its chunk began. */
+MC_INLINE int32_t mc_fresh_pages(int32_t rows, int32_t seqs) /* a capacity */
+{
+    return rows / 64 + 2 * seqs + 2;
+}
+
+MC_INLINE int32_t mc_fresh_first(const struct mc_rows *r, int32_t seq)
+{
+    return r->q0[seq] / 64 + 2 * seq;
+}
+
 /* KV layouts. A page of a layer holds, for MC_PAGE tokens,
  *
  *   GQA   K [hk][MC_PAGE][d], V the same, then for FP8 f32 scales K [hk][MC_PAGE], V the same

@@ -243,6 +243,7 @@ static int start(struct chat *c, const char *model, const struct mc_settings *s,
         .kv = s->kv, .kv_bytes = (uint64_t)s->kv_memory,
         .max_context = (int32_t)s->max_context, .max_seqs = 1, .chunk = (int32_t)s->chunk,
         .mla_expand = (int32_t)s->mla_expand,
+        .prefill_bf16 = *s->prefill_kv != 0,
     };
     int rc = mc_engine_open(&o, &c->engine, err);
 

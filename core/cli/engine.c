@@ -20,6 +20,7 @@ int mc_cli_engine(const struct mc_settings *s, const char *model, struct mc_engi
         .max_waiting = (int32_t)s->max_waiting,
         .chunk = (int32_t)s->chunk,
         .mla_expand = (int32_t)s->mla_expand,
+        .prefill_bf16 = *s->prefill_kv != 0,
         .tensor_bytes = (uint64_t)s->tensor_memory,
         .no_page_tags = !s->page_tags,
     };

@@ -28,6 +28,7 @@ static int open_all(const char *path, const struct mc_settings *s, struct opened
     int rc = mc_ranks_open(&o->ranks, s->backend, &bo, (int32_t)s->ranks, err);
 
     o->ranks.mla_expand = (int32_t)s->mla_expand;
+    o->ranks.prefill_bf16 = *s->prefill_kv != 0;
     if (rc == 0)
         rc = mc_ranks_load(&o->ranks, path, &o->tok, err);
     return rc < 0 ? rc : mc_ranks_shard(&o->ranks, (int32_t)s->shard_tokens, err);

@@ -32,7 +32,8 @@ static void add_attention(struct mc_pass *p, int32_t layer, const struct mc_w *o
     struct mc_gqa_attn_p attn = {
         .rows = s->rows, .kv = s->kv, .slots = s->slots, .layer = layer, .h = h,
         .n_part = n_part, .window = c->window, .cap_decode = p->caps.seqs,
-        .scale = c->attn_scale, .q = q, .o = parts, .ml = ml};
+        .scale = c->attn_scale, .q = q, .o = parts, .ml = ml,
+        .fresh = mc_pass_fresh(p, layer)};
     struct mc_attn_merge_p merge = {
         .rows = s->rows, .h = h, .d = c->head_dim, .n_part = n_part,
         .cap_decode = p->caps.seqs, .o = parts, .ml = ml,
@@ -61,7 +62,8 @@ static void add(struct mc_pass *p, int32_t layer, const struct mc_input *in)
         .v = mc_pass_buffer(p, MC_USE_V, kv),
         .q_norm = y->v[MC_V_Q_NORM], .k_norm = y->v[MC_V_K_NORM], .eps = c->norm_eps,
         .rope = {.inv_freq = m->inv_freq, .mul = m->rope_mul, .dim = (int16_t)c->head_dim,
-                 .pair = c->rope_neighbours ? MC_ROPE_NEIGHBOURS : MC_ROPE_HALVES}};
+                 .pair = c->rope_neighbours ? MC_ROPE_NEIGHBOURS : MC_ROPE_HALVES},
+        .fresh = mc_pass_fresh(p, layer)};
 
     add_projections(p, y, in, prep.q, prep.k, prep.v);
     MC_PASS_ADD(p, gqa_prep, &prep);

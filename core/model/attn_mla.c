@@ -69,7 +69,8 @@ static struct mc_input add_prep(struct mc_pass *p, int32_t layer, void *q_a, voi
                                  .q_norm = y->v[MC_V_Q_NORM],
                                  .kv_norm = y->v[MC_V_K_NORM],
                                  .eps = c->lora_norm_eps,
-                                 .rope = rope_of(p->m, 0, c->rope_neighbours)};
+                                 .rope = rope_of(p->m, 0, c->rope_neighbours),
+                                 .fresh = mc_pass_fresh(p, layer)};
     unsigned want = 0;
 
     if (q_a) {
@@ -214,7 +215,7 @@ static void add_attention(struct mc_pass *p, int32_t layer, const void *q,
         .cap_decode = p->caps.seqs, .scale = c->attn_scale,
         .q = mc_pass_shards(p) > 1 ? add_gather(p, q) : q, .idx = set,
         .topk = c->index_topk, .first = mc_pass_first(p, layer),
-        .long_rows = long_rows(p, layer)};
+        .long_rows = long_rows(p, layer), .fresh = mc_pass_fresh(p, layer)};
     size_t n = (size_t)mc_part_row(p->caps.rows, p->caps.seqs, attn.n_part) *
                (size_t)attn.h;
     struct mc_attn_merge_p merge = {

@@ -153,6 +153,18 @@ void mc_pass_mark(struct mc_pass *p, int32_t layer)
         b->layer = layer;
 }
 
+float *mc_pass_fresh(struct mc_pass *p, int32_t layer)
+{
+    const struct mc_kv *kv = &p->mem->kv;
+    size_t token = (size_t)(kv->c > 0 ? kv->c + kv->r : 2 * kv->hk * kv->d);
+    size_t pages = (size_t)mc_fresh_pages(p->caps.rows, p->caps.seqs);
+
+    if (!p->m->cfg.prefill_bf16 || layer >= p->m->cfg.n_layer ||
+        kv->layout == MC_KV_F32 || kv->layout == MC_KV_BF16)
+        return NULL;
+    return mc_pass_buffer(p, MC_USE_FRESH, pages * MC_PAGE * token * sizeof(float));
+}
+
 /* ---- forms ------------------------------------------------------------------------- */
 
 unsigned mc_pass_form(const struct mc_pass *p, const struct mc_w *w)

@@ -40,6 +40,8 @@ struct mc_config {
     int32_t q_lora;           /* MLA: rank of the query's latent, 0: none */
     int32_t kv_lora, nope, rope_dim, v_dim;
     int32_t index_heads, index_dim, index_topk; /* DSA; 0: none */
+    bool prefill_bf16;  /* the operator's: prompt rows attend to what their own step reads in
+                           bf16, whatever pages keep of it (--prefill-kv) */
     int32_t mla_expand; /* the operator's: chunks of so many rows attend to keys and values
                            made anew from the latents; 0: none. Not with an indexer */
     float attn_scale;         /* on q.k */

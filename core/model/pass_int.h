@@ -31,6 +31,7 @@ enum mc_use {
     MC_USE_PARTS,     /* attention's splits */
     MC_USE_ML,
     MC_USE_O_LATENT,
+    MC_USE_FRESH,      /* a layer's keys and values of prompt rows, in bf16 */
     MC_USE_SHARD_Q,    /* sharded tokens: the queries of all heads of the group, ... */
     MC_USE_SHARD_FOLD, /* ... what they found here, ... */
     MC_USE_SHARD_LIST, /* ... positions chosen among this rank's, with their scores, ... */
@@ -174,6 +175,10 @@ static inline int32_t mc_pass_first(const struct mc_pass *p, int32_t layer)
 unsigned mc_glu_wants(const struct mc_pass *p, const struct mc_w *gate);
 void mc_glu_add(struct mc_pass *p, const struct mc_input *in, const struct mc_w *gate,
                 const struct mc_w *up, const struct mc_w *down, void *y);
+
+/* Fresh pages of a layer (kernels/types.h), or NULL: where the operator asked for them and
+ * pages keep less than bf16. */
+float *mc_pass_fresh(struct mc_pass *p, int32_t layer);
 
 /* Ranks that tokens are spread over. */
 static inline int32_t mc_pass_shards(const struct mc_pass *p)

@@ -1,8 +1,8 @@
 /* ranks.c - a model loaded onto the ranks that will run it together.
  *
- * Owns backends and weights. THREAD: one; while loading a thread a rank, which has its own
- * job and shares the checkpoint to read. Always true: what a stuck thread may touch is
- * never freed. */
+ * Owns backends and weights. THREAD: one; while loading a thread a rank, which has its
+ * own job and shares the checkpoint to read. Always true: what a stuck thread may touch
+ * is never freed. */
 #include "core/model/ranks.h"
 
 #include <stdatomic.h>
@@ -45,8 +45,8 @@ static int read_fault(int32_t n, struct mc_fault *out, struct mc_err *err)
 
 /* ---- opening ----------------------------------------------------------------------- */
 
-int mc_ranks_open(struct mc_ranks *r, const char *backend, const struct mc_backend_opts *o,
-                  int32_t n, struct mc_err *err)
+int mc_ranks_open(struct mc_ranks *r, const char *backend,
+                  const struct mc_backend_opts *o, int32_t n, struct mc_err *err)
 {
     int rc;
 
@@ -102,9 +102,12 @@ static int check_share(const struct mc_config *c, int32_t n, struct mc_err *err)
         return 0;
     for (int32_t i = 1; i <= MC_MAX_RANKS; i++)
         if (can_share(c, i))
-            snprintf(can + strlen(can), sizeof can - strlen(can), "%s%d", *can ? ", " : "", i);
-    return mc_fail_param(err, MC_EUNSUP, "ranks", "--ranks %d: %d heads over %d kv heads can't "
-                         "be shared so; %s can", n, c->n_head, c->n_kv_head, can);
+            snprintf(can + strlen(can), sizeof can - strlen(can), "%s%d",
+                     *can ? ", " : "", i);
+    return mc_fail_param(err, MC_EUNSUP, "ranks",
+                         "--ranks %d: %d heads over %d kv heads can't "
+                         "be shared so; %s can",
+                         n, c->n_head, c->n_kv_head, can);
 }
 
 int mc_ranks_shard(struct mc_ranks *r, int32_t n, struct mc_err *err)
@@ -112,12 +115,21 @@ int mc_ranks_shard(struct mc_ranks *r, int32_t n, struct mc_err *err)
     const struct mc_config *c = &r->rank[0].model.cfg;
 
     if (n > 1 && c->attn != MC_ATTN_MLA)
-        return mc_fail_param(err, MC_EUNSUP, "shard-tokens", "--shard-tokens %d: ranks share "
-                             "the heads of this model (%s) and store no token twice; only "
-                             "latents (MLA) can be spread", n, c->family);
+        return mc_fail_param(
+            err, MC_EUNSUP, "shard-tokens",
+            "--shard-tokens %d: ranks share "
+            "the heads of this model (%s) and store no token twice; only "
+            "latents (MLA) can be spread",
+            n, c->family);
     if (n > 1 && r->n % n != 0)
-        return mc_fail_param(err, MC_EARG, "shard-tokens", "--shard-tokens %d does not divide "
-                             "--ranks %d", n, r->n);
+        return mc_fail_param(err, MC_EARG, "shard-tokens",
+                             "--shard-tokens %d does not divide "
+                             "--ranks %d",
+                             n, r->n);
+    if (n > 1 && c->prefill_bf16)
+        return mc_fail_param(err, MC_EUNSUP, "prefill-kv",
+                             "--prefill-kv does not go with "
+                             "--shard-tokens");
     r->n_shard = n;
     return 0;
 }
@@ -154,8 +166,8 @@ static void *load_rank(void *arg)
     if (planted && r->fault.what == MC_FAULT_ERROR)
         j->rc = mc_fail(&j->err, MC_ERANK, "MC_FAIL asks for it");
     else
-        j->rc = mc_model_open(me->be, j->c, j->cfg, (struct mc_slice){j->rank, r->n}, j->n_real,
-                              &me->model, &j->err);
+        j->rc = mc_model_open(me->be, j->c, j->cfg, (struct mc_slice){j->rank, r->n},
+                              j->n_real, &me->model, &j->err);
     if (j->rc < 0 && r->comm)
         mc_comm_break(r->comm, "rank %d failed: %s", j->rank, j->err.text);
     atomic_store(&j->done, true);
@@ -166,7 +178,8 @@ static void *load_rank(void *arg)
 static double patience_of(const struct mc_config *c)
 {
     double most = (double)c->vocab * c->hidden;
-    double wide = (double)(c->inter > c->n_head * mc_q_dim(c) ? c->inter : c->n_head * mc_q_dim(c));
+    double wide = (double)(c->inter > c->n_head * mc_q_dim(c) ? c->inter
+                                                              : c->n_head * mc_q_dim(c));
 
     most = wide * c->hidden > most ? wide * c->hidden : most;
     return 2.5 + most * 2 / 20e6;
@@ -230,7 +243,8 @@ static int first_error(const struct loading *l, struct mc_err *err)
     return first->rc;
 }
 
-static int load_all(struct loading *l, struct mc_ranks *r, int32_t n_real, struct mc_err *err)
+static int load_all(struct loading *l, struct mc_ranks *r, int32_t n_real,
+                    struct mc_err *err)
 {
     int rc = start_loading(l, r, n_real, err);
     int32_t who;
@@ -245,6 +259,21 @@ static int load_all(struct loading *l, struct mc_ranks *r, int32_t n_real, struc
     return rc < 0 ? rc : first_error(l, err);
 }
 
+/* What --prefill-kv does not go with. */
+static int check_prefill(const struct mc_ranks *r, const struct mc_config *c,
+                         struct mc_err *err)
+{
+    if (r->prefill_bf16 && c->index_topk > 0)
+        return mc_fail_param(err, MC_EUNSUP, "prefill-kv",
+                             "--prefill-kv: this model (%s) "
+                             "chooses tokens by an index, from pages alone",
+                             c->family);
+    if (r->prefill_bf16 && r->mla_expand > 0)
+        return mc_fail_param(err, MC_EARG, "prefill-kv", "--prefill-kv does not go with "
+                             "--mla-expand, which reads pages alone");
+    return 0;
+}
+
 int mc_ranks_load(struct mc_ranks *r, const char *path, struct mc_tok **tok,
                   struct mc_err *err)
 {
@@ -256,7 +285,10 @@ int mc_ranks_load(struct mc_ranks *r, const char *path, struct mc_tok **tok,
     rc = mc_ckpt_open(path, &l->c, err);
     if (rc == 0)
         rc = mc_config_load(l->c, &l->cfg, err);
+    if (rc == 0)
+        rc = check_prefill(r, &l->cfg, err);
     l->cfg.mla_expand = l->cfg.index_topk > 0 ? 0 : r->mla_expand;
+    l->cfg.prefill_bf16 = r->prefill_bf16;
     if (rc == 0)
         rc = check_share(&l->cfg, r->n, err);
     if (rc == 0)

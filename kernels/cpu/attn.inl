@@ -24,12 +24,15 @@ static void attend_rows(const struct mc_gqa_attn_p *p, int32_t t0, int32_t t1, i
 {
     const struct mc_rows *r = &p->rows;
     int32_t d = p->kv.d, h = p->h, n = 0, i, t;
-    struct kv_split s = {&p->kv, p->layer, r->slot[r->row_seq[t0]], g, split * MC_SPLIT};
+    struct kv_split s = {.kv = &p->kv, .layer = p->layer, .slot = r->slot[r->row_seq[t0]],
+                         .head = g, .pos = split * MC_SPLIT};
     _Alignas(64) float prob[MAX_Q][MC_SPLIT], o[MAX_Q][MAX_D];
     float ml[MAX_Q][2];
     struct query q[MAX_Q];
     int64_t part[MAX_Q];
 
+    if (p->fresh && !decode)
+        s.fresh = mc_fresh_of(&p->kv, r, r->row_seq[t0], p->fresh, &s.fresh_from);
     for (t = t0; t < t1; t++) {
         struct span see = visible(p, r->pos[t], s.pos);
 

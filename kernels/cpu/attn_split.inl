@@ -16,20 +16,37 @@ enum {
 struct kv_split {
     const struct mc_kv *kv;
     int32_t layer, slot, head, pos; /* pos: the split's first position */
+    float *fresh;                   /* the sequence's fresh pages, or NULL, ... */
+    int32_t fresh_from;             /* ... and the position where they begin */
 };
 
-/* The keys (v 0) or values (v 1) of the page that begins at position at0 of the split. */
-static const void *kv_page(const struct kv_split *s, int v, int32_t at0)
-{
-    uint8_t *page = mc_kv_page(s->kv, s->layer, s->slot, s->pos + at0);
+struct kv_at {
+    const void *p;
+    int layout;
+};
 
-    return mc_kv_at(s->kv, page, v, s->head, 0);
+static bool is_fresh(const struct kv_split *s, int32_t at0)
+{
+    return s->fresh && s->pos + at0 >= s->fresh_from;
+}
+
+/* The keys (v 0) or values (v 1) of the page that begins at position at0 of the split. */
+static struct kv_at kv_page(const struct kv_split *s, int v, int32_t at0)
+{
+    int32_t pos = s->pos + at0;
+    uint8_t *page;
+
+    if (is_fresh(s, at0))
+        return (struct kv_at){mc_fresh_kv(s->kv, s->fresh, v, s->head, pos - s->fresh_from),
+                              MC_KV_F32};
+    page = mc_kv_page(s->kv, s->layer, s->slot, pos);
+    return (struct kv_at){mc_kv_at(s->kv, page, v, s->head, 0), s->kv->layout};
 }
 
 /* Multiplies values [lo, hi) of x, whole vectors, by the tokens' fp8 scales. */
 static void mul_scales(const struct kv_split *s, int v, float *x, int32_t lo, int32_t hi)
 {
-    for (; lo < hi; lo += VN) {
+    for (; lo < hi && !is_fresh(s, lo); lo += VN) { /* fresh ones have none, and come last */
         uint8_t *page = mc_kv_page(s->kv, s->layer, s->slot, s->pos + lo);
         const float *scale = mc_kv_scale(s->kv, page, v, s->head, lo);
 
@@ -93,7 +110,7 @@ static struct span any_sees(const struct query *q, int32_t n, int32_t at0)
 static void page_scores(const struct kv_split *s, int32_t n, struct query *q, int32_t at0)
 {
     _Alignas(64) float turned[MAX_D * MC_PAGE];
-    const void *k = kv_page(s, 0, at0);
+    struct kv_at k = kv_page(s, 0, at0);
     int32_t i, d = s->kv->d, tile = 0;
     struct span see;
 
@@ -102,11 +119,11 @@ static void page_scores(const struct kv_split *s, int32_t n, struct query *q, in
             while (query_tiles[tile].n > n - i)
                 tile++;
             see = any_sees(q + i, query_tiles[tile].n, at0);
-            query_tiles[tile].scores[s->kv->layout](k, d, q + i, at0, see.lo, see.hi);
+            query_tiles[tile].scores[k.layout](k.p, d, q + i, at0, see.lo, see.hi);
         }
         return;
     }
-    turn_keys(s->kv->layout, k, d, turned);
+    turn_keys(k.layout, k.p, d, turned);
     for (i = 0; i < n; i += 2) {
         int pair = n - i < 2 ? 1 : 2;
 
@@ -119,18 +136,17 @@ static void page_scores(const struct kv_split *s, int32_t n, struct query *q, in
 static void page_values(const struct kv_split *s, int32_t n, struct query *q, int32_t at0)
 {
     _Alignas(64) float wide[MAX_D * MC_PAGE];
-    const void *v = kv_page(s, 1, at0);
-    int32_t i, d = s->kv->d, tile = 0, layout = s->kv->layout;
+    struct kv_at v = kv_page(s, 1, at0);
+    int32_t i, d = s->kv->d, tile = 0;
 
-    if (n >= MANY_Q && layout != MC_KV_F32) {
-        widen_values(layout, v, d, wide);
-        v = wide;
-        layout = MC_KV_F32;
+    if (n >= MANY_Q && v.layout != MC_KV_F32) {
+        widen_values(v.layout, v.p, d, wide);
+        v = (struct kv_at){wide, MC_KV_F32};
     }
     for (i = 0; i < n; i += query_tiles[tile].n) {
         while (query_tiles[tile].n > n - i)
             tile++;
-        tile_values(tile, layout, v, d, q + i, at0);
+        tile_values(tile, v.layout, v.p, d, q + i, at0);
     }
 }
 

@@ -96,6 +96,7 @@ struct block {
     int32_t n;
     int32_t c, r;
     float scale; /* FP8_PLAIN: on every value */
+    uint16_t layout;
 };
 
 /* Values [i, i+VN) of a token: latent first, then the shared key. */

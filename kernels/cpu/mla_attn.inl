@@ -20,6 +20,8 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *need, co
         no = "mla_attn: positions below 0";
     if (!no && p->idx && p->topk < 1)
         no = "mla_attn: topk of 0";
+    if (!no && p->fresh && (p->idx || p->kv.n_shard > 1))
+        no = "mla_attn: fresh latents under an index, or of sharded tokens";
     return no ? mc_refuse(why, no) : 0;
 }
 
@@ -58,9 +60,21 @@ static struct block lat_block(const struct mc_mla_attn_p *p, int32_t t, int32_t 
     int32_t slot = p->rows.slot[p->rows.row_seq[t]], pos = split * MC_SPLIT + at, j;
     const int32_t *list = p->idx ? p->idx + (int64_t)t * p->topk + pos : NULL;
     struct block b = {.n = n < MC_PAGE ? n : MC_PAGE, .c = kv->c, .r = kv->r,
-                      .scale = kv->k_scale ? kv->k_scale[p->layer] : 1};
+                      .scale = kv->k_scale ? kv->k_scale[p->layer] : 1,
+                      .layout = kv->layout};
     uint8_t *page = NULL;
+    int32_t from;
 
+    if (p->fresh && t >= p->rows.live[MC_LIVE_DECODE]) {
+        float *own = mc_fresh_of(kv, &p->rows, p->rows.row_seq[t], p->fresh, &from);
+
+        if (pos >= from)
+            b.layout = MC_KV_F32;
+        for (j = 0; j < MC_PAGE && pos >= from; j++)
+            b.tok[j] = (const uint8_t *)mc_fresh_latent(kv, own, pos - from + (j < b.n ? j : 0));
+        if (pos >= from)
+            return b;
+    }
     for (j = 0; j < b.n; j++) {
         if (list)
             pos = list[j];
@@ -112,7 +126,7 @@ static void lat_scores(struct lat_work *w)
         for (i = 0; i < d; i += DEEP) {
             k = d - i < DEEP ? d - i : DEEP;
             block_ahead(&next, bytes, next.n * i / d, next.n * (i + k) / d);
-            block_turn(p->kv.layout, &b, i, i + k, keys);
+            block_turn(b.layout, &b, i, i + k, keys);
             mul_rows(n, k, q + i, d, keys, MC_PAGE, w->prob[0] + at, MC_SPLIT);
         }
     }
@@ -130,7 +144,7 @@ static void lat_values(struct lat_work *w)
         struct block b = lat_block(p, w->t0, w->split, at, w->most - at);
 
         for (i = 0; i < c; i += COLS) {
-            block_widen(p->kv.layout, &b, i, wide, COLS);
+            block_widen(b.layout, &b, i, wide, COLS);
             for (row = 0; row < w->n_row; row++) {
                 s = on_page(w->see[row], at);
                 q = row * w->n_head;

@@ -110,6 +110,8 @@ static void mla_prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)
         rope_head(x + kv->c, &p->rope, c, s);
         token_put(kv, p->layer,
                   mc_mla_at(kv, mc_kv_page(kv, p->layer, slot, pos), pos), x);
+        if (p->fresh && t0 >= p->rows.live[MC_LIVE_DECODE])
+            mc_fresh_put_mla(p, (int32_t)t0, x);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cpu/unit.inl"
 
 #include "kernels/host/fold.h"
+#include "kernels/host/fresh.h"
 #include "kernels/host/kv.h"
 
 #include "kernels/cpu/prep.inl"

@@ -80,6 +80,8 @@ static void prep_row(const struct mc_gqa_prep_p *p, int64_t t)
         kv_put(kv, page, 0, g, pos, k_fixed, k + g * d);
         kv_put(kv, page, 1, g, pos, v_fixed, v + g * d);
     }
+    if (p->fresh && t >= p->rows.live[MC_LIVE_DECODE])
+        mc_fresh_put_gqa(p, (int32_t)t, k, v);
 }
 
 static void prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)

@@ -351,6 +351,8 @@ static int gqa_prep_need(const struct mc_gqa_prep_p *p, struct mc_need *n,
     if (!no && (p->rope.dim % 2 != 0 || p->rope.off < 0 || p->rope.dim < 0 ||
                 p->rope.off + p->rope.dim > p->kv.d))
         no = "gqa_prep: rotated dims are odd or outside of the head";
+    if (!no && p->fresh)
+        no = "cuda: --prefill-kv";
     return no ? mc_cu_refuse(why, no) : 0;
 }
 

@@ -44,6 +44,8 @@ static int mla_prep_need(const struct mc_mla_prep_p *p, struct mc_need *n,
              "of 4";
     if (!no && !rotates(&p->rope, 0, p->kv.r))
         no = "mla_prep: the rotated dims are not the key";
+    if (!no && p->fresh)
+        no = "cuda: --prefill-kv";
     return no ? mc_cu_refuse(why, no) : 0;
 }
 

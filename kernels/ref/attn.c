@@ -10,12 +10,13 @@
 
 #include "kernels/host/cast.h"
 #include "kernels/host/fold.h"
+#include "kernels/host/fresh.h"
 #include "kernels/host/kv.h"
 #include "kernels/ref/ref.h"
 
 enum { MAX_D = 512 /* a head's values, on the stack */ };
 
-/* ---- gqa_prep ------------------------------------------------------------------------ */
+/* ---- gqa_prep ---------------------------------------------------------------------- */
 
 static const char *heads_refuse(const struct mc_kv *kv, int32_t h)
 {
@@ -85,9 +86,13 @@ static void prep_row(const struct mc_gqa_prep_p *p, int32_t t)
         if (p->k_norm)
             mc_ref_norm(k + g * d, p->k_norm, p->eps, d, k + g * d);
         mc_ref_rope(k + g * d, &p->rope, pos);
-        kv_put(kv, page, 0, g, pos, kv->k_scale ? kv->k_scale + p->layer : NULL, k + g * d);
-        kv_put(kv, page, 1, g, pos, kv->v_scale ? kv->v_scale + p->layer : NULL, v + g * d);
+        kv_put(kv, page, 0, g, pos, kv->k_scale ? kv->k_scale + p->layer : NULL,
+               k + g * d);
+        kv_put(kv, page, 1, g, pos, kv->v_scale ? kv->v_scale + p->layer : NULL,
+               v + g * d);
     }
+    if (p->fresh && t >= p->rows.live[MC_LIVE_DECODE])
+        mc_fresh_put_gqa(p, t, k, v);
 }
 
 static void prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)
@@ -107,7 +112,7 @@ static int gqa_prep(struct mc_par *par, const struct mc_gqa_prep_p *p)
 
 MC_HOST_OP(mc_ref_gqa_prep, gqa_prep, gqa_prep_need, gqa_prep);
 
-/* ---- gqa_attn ------------------------------------------------------------------------ */
+/* ---- gqa_attn ---------------------------------------------------------------------- */
 
 static int gqa_attn_need(const struct mc_gqa_attn_p *p, struct mc_need *need,
                          const char **why)
@@ -132,37 +137,59 @@ float mc_ref_kv_value(const void *x, uint16_t layout, int32_t i)
     }
 }
 
-/* Positions [a, b), all within one split, for one query head: {max, sum} and o[d]. */
-static void attend(const struct mc_gqa_attn_p *p, int32_t slot, int32_t g, const float *q,
+/* A head's values at a position, as row t sees them. */
+struct seen {
+    const void *x;
+    uint16_t layout;
+    float scale;
+};
+
+static struct seen see(const struct mc_gqa_attn_p *p, int32_t t, int v, int32_t g,
+                       int32_t pos)
+{
+    const struct mc_kv *kv = &p->kv;
+    uint8_t *page;
+    float *own;
+    int32_t from;
+
+    if (p->fresh && t >= p->rows.live[MC_LIVE_DECODE]) {
+        own = mc_fresh_of(kv, &p->rows, p->rows.row_seq[t], p->fresh, &from);
+        if (pos >= from)
+            return (struct seen){mc_fresh_kv(kv, own, v, g, pos - from), MC_KV_F32, 1};
+    }
+    page = mc_kv_page(kv, p->layer, mc_ref_slot(&p->rows, t), pos);
+    return (struct seen){mc_kv_at(kv, page, v, g, pos), kv->layout,
+                         kv->layout == MC_KV_FP8 ? *mc_kv_scale(kv, page, v, g, pos) : 1};
+}
+
+/* Positions [a, b), all within one split, for one query head of row t: {max, sum} and
+ * o[d]. */
+static void attend(const struct mc_gqa_attn_p *p, int32_t t, int32_t g, const float *q,
                    int32_t a, int32_t b, float *ml, float *o)
 {
     const struct mc_kv *kv = &p->kv;
-    bool fp8 = kv->layout == MC_KV_FP8;
     float score[MC_SPLIT], max = -INFINITY, sum = 0;
     int32_t i, j, n = b - a;
 
     for (j = 0; j < n; j++) {
-        uint8_t *page = mc_kv_page(kv, p->layer, slot, a + j);
-        const void *k = mc_kv_at(kv, page, 0, g, a + j);
+        struct seen k = see(p, t, 0, g, a + j);
         float dot = 0;
 
         for (i = 0; i < kv->d; i++)
-            dot += q[i] * mc_ref_kv_value(k, kv->layout, i);
-        score[j] = dot * (fp8 ? p->scale * *mc_kv_scale(kv, page, 0, g, a + j) : p->scale);
+            dot += q[i] * mc_ref_kv_value(k.x, k.layout, i);
+        score[j] = dot * (p->scale * k.scale);
         if (score[j] > max)
             max = score[j];
     }
     memset(o, 0, (size_t)kv->d * sizeof o[0]);
     for (j = 0; j < n; j++) {
-        uint8_t *page = mc_kv_page(kv, p->layer, slot, a + j);
-        const void *v = mc_kv_at(kv, page, 1, g, a + j);
+        struct seen v = see(p, t, 1, g, a + j);
         float prob = expf(score[j] - max);
 
         sum += prob;
-        if (fp8)
-            prob *= *mc_kv_scale(kv, page, 1, g, a + j);
+        prob *= v.scale;
         for (i = 0; i < kv->d; i++)
-            o[i] += prob * mc_ref_kv_value(v, kv->layout, i);
+            o[i] += prob * mc_ref_kv_value(v.x, v.layout, i);
     }
     ml[0] = max;
     ml[1] = sum;
@@ -188,7 +215,7 @@ static void attend_head(const struct mc_gqa_attn_p *p, int32_t t, int32_t head)
         ml1[0] = -INFINITY;
         ml1[1] = 0;
         if (!bad && a < b)
-            attend(p, slot, head / (p->h / p->kv.hk), q, a, b, ml1, o1);
+            attend(p, t, head / (p->h / p->kv.hk), q, a, b, ml1, o1);
         if (decode) {
             memcpy(ml + (int64_t)i * p->h * 2, ml1, sizeof ml1);
             if (ml1[1] != 0)
@@ -225,7 +252,7 @@ static int gqa_attn(struct mc_par *par, const struct mc_gqa_attn_p *p)
 
 MC_HOST_OP(mc_ref_gqa_attn, gqa_attn, gqa_attn_need, gqa_attn);
 
-/* ---- attn_merge ---------------------------------------------------------------------- */
+/* ---- attn_merge -------------------------------------------------------------------- */
 
 static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *need,
                            const char **why)

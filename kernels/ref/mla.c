@@ -11,6 +11,7 @@
 
 #include "kernels/host/cast.h"
 #include "kernels/host/fold.h"
+#include "kernels/host/fresh.h"
 #include "kernels/host/kv.h"
 #include "kernels/ref/ref.h"
 
@@ -114,6 +115,8 @@ static void prep_row(const struct mc_mla_prep_p *p, int32_t t)
     mc_ref_rope(x + kv->c, &p->rope, pos);
     page = mc_kv_page(kv, p->layer, slot, pos);
     latent_put(kv, p->layer, mc_mla_at(kv, page, pos), x);
+    if (p->fresh && t >= p->rows.live[MC_LIVE_DECODE])
+        mc_fresh_put_mla(p, t, x);
 }
 
 static void prep_rows(void *ctx, int64_t t0, int64_t t1, int lane)
@@ -198,10 +201,13 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *need,
     (void)need;
     if (!no && (p->h < 1 || p->n_part < 1 || p->first < 0 || (p->idx && p->topk < 1)))
         no = "mla_attn: h, n_part or topk below 1, or positions below 0";
+    if (!no && p->fresh && (p->idx || p->kv.n_shard > 1))
+        no = "mla_attn: fresh latents under an index, or of sharded tokens";
     return no ? mc_refuse(why, no) : 0;
 }
 
-void mc_ref_latent(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t pos, float *x)
+void mc_ref_latent(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t pos,
+                   float *x)
 {
     uint8_t *at = mc_mla_at(kv, mc_kv_page(kv, layer, slot, pos), pos);
     float fixed = kv->layout == MC_KV_FP8_PLAIN && kv->k_scale ? kv->k_scale[layer] : 1;
@@ -218,18 +224,36 @@ void mc_ref_latent(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t 
         x[kv->c + i] = mc_f32_of_bf16(mc_mla_key(kv, at)[i]);
 }
 
+/* The latent at a position, as row t sees it. */
+static void see(const struct mc_mla_attn_p *p, int32_t t, int32_t pos, float *x)
+{
+    const struct mc_kv *kv = &p->kv;
+    float *own;
+    int32_t from;
+
+    if (p->fresh && t >= p->rows.live[MC_LIVE_DECODE]) {
+        own = mc_fresh_of(kv, &p->rows, p->rows.row_seq[t], p->fresh, &from);
+        if (pos >= from) {
+            memcpy(x, mc_fresh_latent(kv, own, pos - from),
+                   (size_t)(kv->c + kv->r) * sizeof x[0]);
+            return;
+        }
+    }
+    mc_ref_latent(kv, p->layer, mc_ref_slot(&p->rows, t), pos, x);
+}
+
 /* Entries [a, b) of the list, all within one split, for one head: {max, sum} and o[c]. */
-static void attend(const struct mc_mla_attn_p *p, int32_t slot, const int32_t *list,
+static void attend(const struct mc_mla_attn_p *p, int32_t t, const int32_t *list,
                    const float *q, int32_t a, int32_t b, float *ml, float *o)
 {
     const struct mc_kv *kv = &p->kv;
     float score[MC_SPLIT], x[MAX_C], max = -INFINITY, sum = 0;
-    int32_t i, j;
+    int32_t slot = mc_ref_slot(&p->rows, t), i, j;
 
     for (j = a; j < b; j++) {
         float dot = 0;
 
-        mc_ref_latent(kv, p->layer, slot, list ? list[j] : mc_kv_pos(kv, slot, j), x);
+        see(p, t, list ? list[j] : mc_kv_pos(kv, slot, j), x);
         for (i = 0; i < kv->c + kv->r; i++)
             dot += q[i] * x[i];
         score[j - a] = dot * p->scale;
@@ -240,7 +264,7 @@ static void attend(const struct mc_mla_attn_p *p, int32_t slot, const int32_t *l
     for (j = a; j < b; j++) {
         float prob = expf(score[j - a] - max);
 
-        mc_ref_latent(kv, p->layer, slot, list ? list[j] : mc_kv_pos(kv, slot, j), x);
+        see(p, t, list ? list[j] : mc_kv_pos(kv, slot, j), x);
         sum += prob;
         for (i = 0; i < kv->c; i++)
             o[i] += prob * x[i];
@@ -255,7 +279,8 @@ static int32_t seen(const struct mc_mla_attn_p *p, int32_t t)
     const int32_t *list = p->idx + (int64_t)t * p->topk;
     int32_t n = 0;
 
-    if (p->slots[mc_ref_slot(&p->rows, t)].bad || mc_row_is_long(&p->rows, t, p->long_rows))
+    if (p->slots[mc_ref_slot(&p->rows, t)].bad ||
+        mc_row_is_long(&p->rows, t, p->long_rows))
         return 0;
     if (!p->idx)
         return mc_kv_own(&p->kv, mc_ref_slot(&p->rows, t), p->rows.pos[t] + 1);
@@ -287,7 +312,7 @@ static void attend_head(const struct mc_mla_attn_p *p, int32_t t, int32_t head)
         ml1[0] = -INFINITY;
         ml1[1] = 0;
         if (a < b)
-            attend(p, mc_ref_slot(r, t), list, q, a, b, ml1, o1);
+            attend(p, t, list, q, a, b, ml1, o1);
         if (decode) {
             memcpy(ml + (int64_t)i * p->h * 2, ml1, sizeof ml1);
             if (ml1[1] != 0)
