@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "core/base/log.h"
+#include "lua/host/arena.h"
 #include "lua/host/gate.h"
 #include "lua/host/limit.h"
 
@@ -18,6 +19,7 @@ enum { HOOK_EVERY = 10000 }; /* VM instructions: about 0.1 ms of interpreted cod
 
 static __thread const struct mc_burst *burst;
 static __thread int64_t burst_start;
+static __thread bool burst_short;      /* of memory, and not collected since */
 static __thread int burst_over;        /* 0, or the code that the hook raises for */
 static __thread char burst_place[320]; /* where it was first raised: a pcall may hide that */
 
@@ -28,6 +30,8 @@ static int64_t cpu_us(void)
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return t.tv_sec * 1000000ll + t.tv_nsec / 1000;
 }
+
+static void hook(lua_State *L, lua_Debug *ar);
 
 /* The innermost line of a script: what it called of ours may be where the count ran out. */
 static void find_line(lua_State *L, lua_Debug *ar)
@@ -45,10 +49,40 @@ static void find_line(lua_State *L, lua_Debug *ar)
     }
 }
 
+/* What a burst has left free once more, or its end. */
+static void collect(lua_State *L, lua_Debug *ar)
+{
+    struct mc_vm *vm = mc_vm_of(L);
+
+    burst_short = false;
+    lua_sethook(L, hook, LUA_MASKCOUNT, HOOK_EVERY);
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    if (mc_arena_used(vm->arena) < mc_arena_cap(vm->arena) / 4 * 3)
+        return;
+    burst_over = MC_ENOMEM;
+    lua_sethook(L, hook, LUA_MASKCOUNT, 1);
+    find_line(L, ar);
+    snprintf(burst_place, sizeof burst_place, "%s:%d: not enough memory in this Lua VM",
+             ar->short_src, ar->currentline);
+}
+
+void mc_burst_short(struct mc_vm *vm)
+{
+    if (!burst || burst_over || burst_short)
+        return;
+    burst_short = true;
+    lua_sethook(vm->L, hook, LUA_MASKCOUNT, 1);
+}
+
 static void hook(lua_State *L, lua_Debug *ar)
 {
     if (!burst)
         return;
+    if (burst_short && !burst_over) {
+        collect(L, ar);
+        if (!burst_over)
+            return;
+    }
     if (!burst_over) {
         if (burst->interrupt && atomic_load_explicit(burst->interrupt, memory_order_relaxed))
             burst_over = MC_ECANCEL;
@@ -101,7 +135,7 @@ int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_
 {
     struct mc_limit *l = b->lose_us ? mc_limit_get(err) : NULL;
     int64_t spent;
-    int rc;
+    int rc, why;
 
     if (b->lose_us && !l)
         return MC_EINTERNAL;
@@ -109,11 +143,15 @@ int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_
     vm->trace[0] = 0;
     burst = b;
     burst_over = 0;
+    burst_short = false;
     burst_start = cpu_us();
-    if (l && sigsetjmp(*mc_limit_env(l), 0)) {
+    why = l ? sigsetjmp(*mc_limit_env(l), 0) : 0;
+    if (why) {
         mc_limit_disarm(l);
         burst = NULL;
         vm->lost = true;
+        if (why == MC_LIMIT_MEMORY)
+            return mc_fail(err, MC_ENOMEM, "not enough memory in this Lua VM: it is given up");
         return mc_fail(err, MC_EBUDGET, "a library function ran for more than %d ms",
                        (int)(b->lose_us / 1000));
     }

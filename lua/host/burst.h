@@ -24,8 +24,14 @@ struct mc_burst {
  *   1  it yielded; 0  it returned; the values are on co's stack
  *   MC_EPOLICY, MC_ENOMEM, MC_EBUDGET (over hard_us), MC_ECANCEL (interrupted): err->text
  *   says where, vm->trace how it got there; co's top is the error value
- *   MC_EBUDGET with vm->lost: given up. */
+ *   MC_EBUDGET, MC_ENOMEM with vm->lost: given up. */
 int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_burst *b,
                     struct mc_err *err);
+
+/* The allocator's word that the VM of this thread's burst has little left: at the next
+ * instruction it collects, and ends the burst with MC_ENOMEM when that does not help. To let
+ * an allocation fail is not safe: LuaJIT's fast functions (tostring of a number) leave the
+ * stack's top stale, and the error's text is written over whatever is there. */
+void mc_burst_short(struct mc_vm *vm);
 
 #endif

@@ -15,6 +15,7 @@
 #include "core/base/log.h"
 #include "lua/host/arena.h"
 #include "lua/host/embed.h"
+#include "lua/host/burst.h"
 #include "lua/host/gate.h"
 #include "lua/host/generation.h"
 #include "lua/host/limit.h"
@@ -26,9 +27,14 @@ static void *vm_alloc(void *ud, void *p, size_t old, size_t n)
 {
     struct mc_vm *vm = ud;
     void *q = mc_arena_realloc(vm->arena, p, n);
+    bool bursts = vm->mode != MC_ENV_STEP;
+    size_t cap = mc_arena_cap(vm->arena);
 
-    (void)old;
-    if (!q && n > 0 && vm->jit)
+    if (bursts && n > old && mc_arena_used(vm->arena) > cap - cap / 8)
+        mc_burst_short(vm);
+    /* compiled code can't be left by an error, nor can fast functions (burst.h), which take
+     * little: what takes much is a C function, and has its error */
+    if (!q && n > 0 && (vm->jit || (bursts && n < cap / 64)))
         mc_limit_leave(MC_LIMIT_MEMORY);
     return q;
 }
