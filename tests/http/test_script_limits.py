@@ -83,8 +83,8 @@ def memory_bombs_end_their_handler_whatever_it_catches():
                   for _ = 1, 3 do pcall(bombs[tonumber(req.params.i)], {}) end
                   res:json { ok = true }
                 end, ["GET /garbage"] = function(_, res)
-                  local last -- ten times what a VM may hold, and nothing of it kept
-                  for i = 1, 9000 do last = ("g"):rep(70000) .. i end
+                  local last -- twice what a VM may hold, and nothing of it kept
+                  for i = 1, 2000 do last = ("g"):rep(70000) .. i end
                   res:json { n = #last }
                 end }""")
         with Server("--no-watch", "--edge-vms", "1", policies=d) as server:
