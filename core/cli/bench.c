@@ -107,15 +107,15 @@ static int run(struct mc_engine *e, const struct mc_settings *s, bool json,
                       .json = json};
     struct mc_engine_status st;
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0, -1: not known */
+    bool cached;
     int rc;
 
     mc_engine_status(e, &st);
+    cached = cache > 0 && st.weight_bytes < (uint64_t)cache; /* past the roof, then */
     if (!json)
-        printf("%s, kv %s, %.1f MB of weights; memory roof %.1f GB/s\n", st.backend,
-               st.kv, (double)st.weight_bytes / 1e6, b.roof / 1e9);
-    if (!json && cache > 0 && st.weight_bytes < (uint64_t)cache)
-        printf("the last cache (%ld MiB) can hold the weights: shares of the roof may pass "
-               "100 %%\n", cache >> 20);
+        printf("%s, kv %s, %.1f MB of weights%s; memory roof %.1f GB/s\n", st.backend, st.kv,
+               (double)st.weight_bytes / 1e6, cached ? " (the last cache can hold them)" : "",
+               b.roof / 1e9);
     fflush(stdout);
     rc = run_rows(&b, err);
     if (rc == 0 && json) {
