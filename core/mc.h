@@ -236,6 +236,28 @@ struct mc_page_dump {
 int mc_engine_dump(struct mc_engine *e, const struct mc_page_piece *p,
                    struct mc_page_dump *out, struct mc_err *err);
 
+/* ---- contexts that are kept ----------------------------------------------------------- */
+
+struct mc_held; /* whole pages of a prompt that stay, and their ids */
+struct mc_who { /* who may share them, as struct mc_request has it */
+    uint32_t tenant;
+    const char *salt; /* shorter than 64 */
+};
+/* Holds the pages of the first of these ids that are there and whole; maybe none. MC_ELIMIT: a
+ * quarter of the pool is held so already. Any thread, as all of these. */
+int mc_engine_hold(struct mc_engine *e, const int32_t *ids, int32_t n,
+                   const struct mc_who *who, struct mc_held **out, struct mc_err *err);
+void mc_engine_release(struct mc_engine *e, struct mc_held *h); /* NULL is fine */
+const int32_t *mc_held_ids(const struct mc_held *h, int32_t *n); /* borrowed */
+uint64_t mc_held_bytes(const struct mc_engine *e, const struct mc_held *h);
+/* As a file's bytes (malloced; core/engine/kv_file.h), and back: these wait for copies that
+ * are put between steps. Bytes are hostile until checked: MC_EFORMAT. */
+int mc_engine_pack(struct mc_engine *e, const struct mc_held *h, uint8_t **data, size_t *n,
+                   struct mc_err *err);
+uint64_t mc_engine_pack_most(struct mc_engine *e); /* bytes that unpack may take */
+int mc_engine_unpack(struct mc_engine *e, const uint8_t *data, size_t n,
+                     const struct mc_who *who, struct mc_held **out, struct mc_err *err);
+
 /* One line a live sequence; returns how many there are, writes at most cap. */
 struct mc_seq_info {
     struct mc_handle h;

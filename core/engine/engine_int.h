@@ -15,6 +15,7 @@
  *   publish.c  what came back: tokens, stops, prefix pages
  *   sets.c     vocabulary sets that samplers ban, on the device
  *   tap.c      what is taken from a sequence's rows, and added to them
+ *   hold.c     contexts that are kept, saved and read back; kv_file.c  their form
  *   trace.c    how long steps take, and what a recorder is told
  *   cost.c     what a step takes, fitted; record.c, record_read.c  recordings;
  *   sim.c, sim_fit.c  the scheduler on a recording (these know no engine)
@@ -196,6 +197,7 @@ struct mc_engine {
     struct mc_pin pin[MC_MAX_PINS]; /* the oldest first */
     int n_pin;
     uint32_t pin_id;
+    int32_t n_kept; /* pages that contexts hold (hold.c); guarded by look */
     atomic_int p_goal; /* pages that the pool shall have */
     int32_t pitch, max_delta, max_init;
     struct mc_policy policy;

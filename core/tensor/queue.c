@@ -37,8 +37,14 @@ static int run(struct mc_tensors *ts, struct mc_stream *s, uint64_t from, uint64
 {
     int rc = 0, end;
 
-    for (uint64_t i = from; i < to && rc == 0; i++)
-        rc = mc_k_tensor(ts->be, s, &ts->ring[i % MC_QUEUE].p);
+    for (uint64_t i = from; i < to; i++) {
+        const struct mc_job *j = &ts->ring[i % MC_QUEUE];
+
+        if (j->call)
+            j->call(j->ctx);
+        else if (rc == 0)
+            rc = mc_k_tensor(ts->be, s, &j->p);
+    }
     end = ts->be->wait(s, ts->be->mark(s));
     for (uint64_t i = from; i < to; i++)
         for (int k = 0; k < MC_N_NAMED; k++)
@@ -127,6 +133,26 @@ static int can_queue(struct mc_tensors *ts, struct mc_err *err)
     return 0;
 }
 
+/* With the lock held: the place of the next job. */
+static struct mc_job *next_job(struct mc_tensors *ts)
+{
+    pthread_cond_signal(&ts->work);
+    return &ts->ring[ts->queued++ % MC_QUEUE];
+}
+
+int mc_tensors_call(struct mc_tensors *ts, void (*fn)(void *ctx), void *ctx,
+                    struct mc_err *err)
+{
+    int rc;
+
+    pthread_mutex_lock(&ts->lock);
+    rc = can_queue(ts, err);
+    if (rc == 0)
+        *next_job(ts) = (struct mc_job){.call = fn, .ctx = ctx};
+    pthread_mutex_unlock(&ts->lock);
+    return rc;
+}
+
 int mc_tensors_queue(struct mc_tensors *ts, const struct mc_tensor_p *p,
                      struct mc_store *const named[MC_N_NAMED], struct mc_err *err)
 {
@@ -135,15 +161,13 @@ int mc_tensors_queue(struct mc_tensors *ts, const struct mc_tensor_p *p,
     pthread_mutex_lock(&ts->lock);
     rc = can_queue(ts, err);
     if (rc == 0) {
-        struct mc_job *j = &ts->ring[ts->queued % MC_QUEUE];
+        struct mc_job *j = next_job(ts);
 
-        j->p = *p;
+        *j = (struct mc_job){.p = *p};
         for (int i = 0; i < MC_N_NAMED; i++) {
             j->named[i] = named[i];
             mc_store_ref(named[i]);
         }
-        ts->queued++;
-        pthread_cond_signal(&ts->work);
     }
     pthread_mutex_unlock(&ts->lock);
     return rc;

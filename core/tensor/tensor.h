@@ -97,6 +97,10 @@ int mc_tensor_work(const struct mc_tensor_work *w, struct mc_tensor *out,
 int mc_tensor_move(const struct mc_tensor *from, const struct mc_tensor *to,
                    struct mc_err *err);
 
+/* Queues a call on the pool's thread: what may take its time, as files do. */
+int mc_tensors_call(struct mc_tensors *ts, void (*fn)(void *ctx), void *ctx,
+                    struct mc_err *err);
+
 /* What is queued is awaited with a fence: fn is called once, by the pool's thread and at
  * the earliest before this returns, when all that was queued before is done; it must only
  * ring a bell. The fence's memory is the caller's. */

@@ -29,6 +29,8 @@ struct mc_store {
 struct mc_job {
     struct mc_tensor_p p;
     struct mc_store *named[MC_N_NAMED];
+    void (*call)(void *ctx); /* instead of p */
+    void *ctx;
 };
 
 struct mc_tensors {

@@ -19,6 +19,7 @@
 #include "lua/bind/http.h"
 #include "lua/bind/ids.h"
 #include "lua/bind/json.h"
+#include "lua/bind/kv.h"
 #include "lua/bind/seq.h"
 #include "lua/bind/spawn.h"
 #include "lua/bind/tensor.h"
@@ -228,6 +229,7 @@ void mc_bind_host(lua_State *L, struct mc_generation *g)
     add(L, "seq", mc_bind_seq);
     add(L, "tensor", mc_bind_tensor);
     add(L, "base64", mc_bind_base64);
+    add(L, "kv", mc_bind_kv);
     add(L, "http", mc_bind_http);
     add(L, "engine", mc_bind_engine);
     add(L, "task", mc_bind_task);

@@ -9,6 +9,7 @@ local data = require "mc.data"
 local embed = require "mc.embed"
 local help = require "mc.help"
 local host = require "mc.host"
+local kv = require "mc.kv"
 local metrics = require "mc.metrics"
 local seq = require "mc.seq"
 local tensor = require "mc.tensor"
@@ -120,6 +121,8 @@ for _, v in ipairs(host.engine.verbs) do
     mc[v.lua] = fn
   end
 end
+
+mc.kv.load = kv.load
 
 function mc.engine.model(name)
   local id, err = seq.model(name)

@@ -7,7 +7,7 @@ local host = require "mc.host"
 local taps = require "mc.taps"
 local wait = require("mc.wait").wait
 
-local ids, seq = host.ids, host.seq
+local ids, kv, seq = host.ids, host.kv, host.seq
 local meta = seq.meta
 
 local M = {}
@@ -30,6 +30,13 @@ end
 
 -- The fields that say what to run; everything else goes to host.seq.open.
 local function prompt_of(opts, model)
+  if opts.from then
+    local list = kv.ids(opts.from)
+    if not opts.prompt then return list end
+    local more, err = M.encode({ opts.prompt, true }, false, model)
+    if not more then return nil, err end
+    return ids.join(list, more)
+  end
   if opts.ids then return opts.ids end
   if opts.tokens then
     return ids.list(opts.tokens, "tokens")
@@ -49,7 +56,7 @@ local function prompt_of(opts, model)
 end
 
 local OURS = { ids = true, tokens = true, messages = true, chat = true, prompt = true,
-  model = true, capture = true, steer = true }
+  model = true, capture = true, steer = true, from = true }
 
 -- What the request's router and key have decided holds unless opts says otherwise.
 local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first",
@@ -151,6 +158,15 @@ function Seq.append(s, text, opts)
   local more, err = M.encode({ text, false }, false, model)
   if not more then return nil, err end
   return open(opts or {}, ids.join(seq.ids(s), more), model, s)
+end
+
+--- The context of a sequence's tokens so far, as far as it is in whole pages that are
+-- done. opts: {salt, tenant} where mc.submit had them.
+function Seq.snapshot(s, opts)
+  opts = opts or {}
+  local context = host.task.context() or {}
+  local _, _, model = seq.state(s)
+  return kv.hold((seq.ids(s)), model, opts.tenant or context.tenant, opts.salt)
 end
 
 function Seq.usage(s)

@@ -168,5 +168,7 @@ meta.__tostring = function(t)
   return ("tensor %s, %.0f bytes"):format(text, bytes)
 end
 
+meta.__doc = "tensor"
+
 M.methods = Tensor
 return M

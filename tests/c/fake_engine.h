@@ -203,6 +203,51 @@ static void fake_close(struct mc_engine *e)
     free(e);
 }
 
+int mc_engine_hold(struct mc_engine *e, const int32_t *ids, int32_t n,
+                   const struct mc_who *who, struct mc_held **out, struct mc_err *err)
+{
+    (void)e, (void)ids, (void)n, (void)who, (void)out;
+    return mc_fail(err, MC_EUNSUP, "nothing is kept here");
+}
+
+void mc_engine_release(struct mc_engine *e, struct mc_held *h)
+{
+    (void)e, (void)h;
+}
+
+const int32_t *mc_held_ids(const struct mc_held *h, int32_t *n)
+{
+    (void)h;
+    *n = 0;
+    return NULL;
+}
+
+uint64_t mc_held_bytes(const struct mc_engine *e, const struct mc_held *h)
+{
+    (void)e, (void)h;
+    return 0;
+}
+
+int mc_engine_pack(struct mc_engine *e, const struct mc_held *h, uint8_t **data, size_t *n,
+                   struct mc_err *err)
+{
+    (void)e, (void)h, (void)data, (void)n;
+    return mc_fail(err, MC_EUNSUP, "nothing is kept here");
+}
+
+uint64_t mc_engine_pack_most(struct mc_engine *e)
+{
+    (void)e;
+    return 0;
+}
+
+int mc_engine_unpack(struct mc_engine *e, const uint8_t *data, size_t n,
+                     const struct mc_who *who, struct mc_held **out, struct mc_err *err)
+{
+    (void)e, (void)data, (void)n, (void)who, (void)out;
+    return mc_fail(err, MC_EUNSUP, "nothing is kept here");
+}
+
 int mc_engine_row_type(const struct mc_engine *e)
 {
     (void)e;

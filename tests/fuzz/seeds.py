@@ -154,3 +154,13 @@ for name, config in CONFIGS.items():
 MAP = {"x": "a.safetensors", "y": "b.safetensors"}
 write("index", "two", json.dumps({"metadata": {"total_size": 4}, "weight_map": MAP}).encode())
 write("index", "away", json.dumps({"weight_map": MAP | {"z": "../a.safetensors"}}).encode())
+
+
+def kv_file(n_page):
+    """A saved context of pages of 4 tokens and 8 bytes; the target puts the sum right."""
+    head = b"mascKV1\n" + struct.pack("<4I3Q", 1, 4, 1, n_page, 8, 1, 2)
+    return head + struct.pack(f"<{4 * n_page}i", *range(4 * n_page)) + bytes(8 * n_page + 16)
+
+
+write("kv_file", "one", kv_file(1))
+write("kv_file", "three", kv_file(3))

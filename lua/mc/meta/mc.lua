@@ -62,6 +62,7 @@
 ---@field slo_token number? seconds a token wanted
 ---@field salt string? prefixes are shared among equal salts only
 ---@field keep_special boolean? control tokens show in the text
+---@field from userdata? a context (seq:snapshot, mc.kv.load): prompt, if any, goes on behind it
 ---@field capture mc.Capture? what seq:wait() shows of the model's inside; no prefix is reused
 ---@field steer mc.Steer[]? vectors added while it runs, at most 8; it shares no KV with others
 
