@@ -69,13 +69,13 @@ def a_snapshot_holds_its_pages_until_it_is_dropped():
           k:drop()
           return held .. " " .. r.usage.cached .. " " .. mc.kv.stats().held""")
         assert out == "4 256 0", (out, total)
-        out = lua(s, """local keep = {}
+        out = lua(s, """local all = {}
           for n = 1, 99 do
             local ids = {}
             for i = 1, 128 do ids[i] = (i * n + n) % 1500 end
             local k, err = keep(ids)
-            if not k then return #keep .. " " .. tostring(err) end
-            keep[n] = k
+            if not k then return #all .. " " .. tostring(err) end
+            all[n] = k
           end""")
         assert f"{total // 4 // 2} contexts that are kept" in out, (out, total)
         s.idle()
