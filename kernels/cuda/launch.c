@@ -348,6 +348,8 @@ static int gqa_prep_need(const struct mc_gqa_prep_p *p, struct mc_need *n,
     const char *no = heads_refuse(&p->kv, p->h);
 
     (void)n;
+    if (!no && p->fresh)
+        no = MC_CU_NO_FRESH;
     if (!no && (p->rope.dim % 2 != 0 || p->rope.off < 0 || p->rope.dim < 0 ||
                 p->rope.off + p->rope.dim > p->kv.d))
         no = "gqa_prep: rotated dims are odd or outside of the head";
@@ -371,6 +373,8 @@ static int gqa_attn_need(const struct mc_gqa_attn_p *p, struct mc_need *n,
     const char *no = heads_refuse(&p->kv, p->h);
 
     (void)n;
+    if (!no && p->fresh)
+        no = MC_CU_NO_FRESH;
     if (!no && p->n_part < 1)
         no = "gqa_attn: n_part below 1";
     return no ? mc_cu_refuse(why, no) : 0;

@@ -37,6 +37,8 @@ static int mla_prep_need(const struct mc_mla_prep_p *p, struct mc_need *n,
     const char *no = latent_refuse(&p->kv);
 
     (void)n;
+    if (!no && p->fresh)
+        no = MC_CU_NO_FRESH;
     if (!no && p->q_a && p->act.x)
         no = mc_cu_act_refuse(&p->act);
     if (!no && p->q_a && (p->q_lora % 4 != 0 || (p->act.x && p->act.k != p->q_lora)))
@@ -143,6 +145,8 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *n,
     const char *no = latent_refuse(&p->kv);
 
     (void)n;
+    if (!no && p->fresh)
+        no = MC_CU_NO_FRESH;
     if (!no && !has_body(&p->kv))
         no = "cuda: latents are 512 + 64 or 128 + 32";
     if (!no && (p->h < 1 || p->n_part < 1 || p->first < 0 || (p->idx && p->topk < 1)))
