@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/model/form.h"
+#include "core/model/tokenizer.h"
 #include "core/weights/weights.h"
 
 enum { PIECE = 128, PARTS = 3, PATH_CAP = 512 };
@@ -249,27 +250,6 @@ static int write_weights(struct writer *w, const char *path)
 
 /* ---- the tokenizer ----------------------------------------------------------------- */
 
-/* A byte as byte-level BPE spells it: printable Latin-1 as itself, the rest from U+0100
- * on. */
-static void spell(int byte, char out[3])
-{
-    int code = byte, other = 0;
-
-    for (int b = 0; b <= byte; b++) {
-        bool plain = (b > 32 && b < 127) || (b > 160 && b != 173);
-
-        if (b == byte && !plain)
-            code = 256 + other;
-        other += !plain;
-    }
-    if (code < 128) {
-        out[0] = (char)code, out[1] = 0;
-    } else {
-        out[0] = (char)(0xc0 | code >> 6), out[1] = (char)(0x80 | (code & 63)),
-        out[2] = 0;
-    }
-}
-
 static int make_tokenizer(const struct writer *w, const char *path)
 {
     json_t *vocab = json_object(), *all;
@@ -278,7 +258,7 @@ static int make_tokenizer(const struct writer *w, const char *path)
 
     for (int32_t i = 0; i < w->cfg.vocab; i++) {
         if (i < 256)
-            spell(i, text);
+            text[mc_bpe_spell(&(char){(char)i}, 1, text)] = 0;
         else
             snprintf(text, sizeof text, "<%d>", i);
         json_object_set_new(vocab, text, json_integer(i));

@@ -126,7 +126,7 @@ static double rate(const json_t *now, const json_t *before, const char *key)
     return t > 0 ? (number(now, key) - number(before, key)) / t : 0;
 }
 
-/* end: what ends a line (a terminal's rest of it is erased). */
+/* Over what was drawn before: on a terminal the rest of each line is erased. */
 static void show_top(const json_t *v, const json_t *before, bool terminal)
 {
     const json_t *pages = json_object_get(v, "pages"),
@@ -211,7 +211,6 @@ int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua)
     int rc = mc_args_parse(&a, argc, argv, lua);
 
     if (rc < 0) {
-        json_t *params = a.n_pos ? json_pack("[s]", a.pos[0]) : json_array();
         double s = strtod(every, NULL);
 
         sigaction(SIGINT, &sa, NULL);
@@ -224,7 +223,6 @@ int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua)
             rc = watch(c, a.n_pos ? a.pos[0] : NULL, s, strtol(count, NULL, 10), json, &err);
         if (rc < 0)
             rc = mc_cli_fail(&err);
-        json_decref(params);
         mc_client_close(c);
     }
     mc_settings_free(&set);

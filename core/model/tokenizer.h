@@ -64,6 +64,8 @@ bool mc_tok_adds_bos(const struct mc_tok *t);
 /* The chat template's text (chat_template.jinja, tokenizer_config or GGUF), or NULL. */
 const char *mc_tok_chat_template(const struct mc_tok *t, size_t *n);
 
+/* Bytes as byte-level BPE spells them, into out, which holds 2 n; returns its length. */
+size_t mc_bpe_spell(const char *s, size_t n, char *out);
 /* As tokenizer.json and tokenizer_config.json say it; new references. The former is NULL
  * for what only other files can say (SentencePiece's, Kimi's, llama.cpp's default cuts). */
 json_t *mc_tok_to_json(const struct mc_tok *t, struct mc_err *err);

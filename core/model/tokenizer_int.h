@@ -193,8 +193,6 @@ void mc_merger_free(struct mc_merger *m);
 
 /* Byte-level spelling ("\u0120the") to bytes (" the"); out holds n. False when s is none. */
 bool mc_bpe_unspell(const char *s, size_t n, char *out, size_t *n_out);
-/* Bytes in that spelling into out, which holds 2 n; returns its length. */
-size_t mc_bpe_spell(const char *s, size_t n, char *out);
 int mc_bpe_reserve(struct mc_tok *t, size_t n_merges, struct mc_err *err);
 /* Adds a merge of two tokens in byte-level spelling; a later one of the same pair wins. */
 int mc_bpe_merge(struct mc_tok *t, uint32_t rank, const char *left, size_t n_left,

@@ -19,6 +19,13 @@ static json_t *spelled(const char *s, size_t n)
     return v;
 }
 
+/* A token by name, or null. */
+static json_t *name_of(const struct mc_tok *t, int32_t id)
+{
+    return id < 0 ? json_null()
+                  : json_stringn(t->text + t->token[id].off, t->token[id].len);
+}
+
 /* A token's key in the vocabulary. */
 static json_t *key_of(const struct mc_tok *t, int32_t id)
 {
@@ -157,11 +164,8 @@ static json_t *post_processor(const struct mc_tok *t)
 
 static json_t *model(const struct mc_tok *t)
 {
-    const struct mc_token *unk = t->unk >= 0 ? &t->token[t->unk] : NULL;
-
     return json_pack("{s:s, s:n, s:o, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE",
-                     "dropout", "unk_token",
-                     unk ? json_stringn(t->text + unk->off, unk->len) : json_null(),
+                     "dropout", "unk_token", name_of(t, t->unk),
                      "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                      t->fuse_unk, "byte_fallback", 0, "ignore_merges", t->ignore_merges,
                      "vocab", vocab(t), "merges", merges(t));
@@ -191,13 +195,6 @@ json_t *mc_tok_to_json(const struct mc_tok *t, struct mc_err *err)
     if (!out)
         mc_fail(err, MC_ENOMEM, "no memory for a tokenizer.json");
     return out;
-}
-
-/* A token by name, or null. */
-static json_t *name_of(const struct mc_tok *t, int32_t id)
-{
-    return id < 0 ? json_null()
-                  : json_stringn(t->text + t->token[id].off, t->token[id].len);
 }
 
 json_t *mc_tok_config_json(const struct mc_tok *t, int32_t max_context)

@@ -115,7 +115,10 @@ static int read_file(struct mc_keys *k, FILE *f, struct table *t, struct mc_err 
                 (unsigned)st.st_mode & 0777);
     while (rc == 0 && fgets(line, sizeof line, f)) {
         at++;
-        rc = read_line(k, t, line, err);
+        if (!strchr(line, '\n') && !feof(f))
+            rc = mc_fail(err, MC_EFORMAT, "it is longer than %d bytes", LINE - 2);
+        else
+            rc = read_line(k, t, line, err);
     }
     if (rc < 0 && err) {
         snprintf(text, sizeof text, "%s", err->text);

@@ -17,7 +17,7 @@ static const char *text_arg(const json_t *args, size_t i)
     return json_string_value(json_array_get(args, i));
 }
 
-/* A number from 0, or def when it is not given. */
+/* A number from 0; *out stays when it is not given. */
 static int number_arg(const json_t *args, size_t i, const char *name, double most, double *out,
                       struct mc_err *err)
 {

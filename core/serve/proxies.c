@@ -48,7 +48,7 @@ void mc_ip_text(const struct in6_addr *ip, char out[MC_IP_TEXT])
 /* "1.2.3.4", "1.2.3.4:5", "::1", "[::1]", "[::1]:5". */
 bool mc_ip_parse(const char *text, size_t n, struct in6_addr *out)
 {
-    char copy[NAME], *end;
+    char copy[NAME], *end, *colon;
     struct in_addr v4;
 
     if (n == 0 || n >= sizeof copy)
@@ -60,8 +60,9 @@ bool mc_ip_parse(const char *text, size_t n, struct in6_addr *out)
         *end = 0;
         return inet_pton(AF_INET6, copy + 1, out) == 1;
     }
-    if (strchr(copy, '.') && (end = strchr(copy, ':')) && !strchr(end + 1, ':'))
-        *end = 0;
+    colon = strchr(copy, ':');
+    if (strchr(copy, '.') && colon && !strchr(colon + 1, ':'))
+        *colon = 0;
     if (inet_pton(AF_INET, copy, &v4) == 1) {
         *out = mapped(v4);
         return true;

@@ -1,7 +1,8 @@
-/* bind.c - error values and tables of functions. OWNS nothing. THREAD: the VM's. */
+/* bind.c - error values, tables of functions, owned handles. OWNS nothing. THREAD: the VM's. */
 #include "lua/bind/bind.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/serve/server.h"
@@ -146,4 +147,44 @@ void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods, lua_C
         lua_setfield(L, -2, "__gc");
     }
     lua_pop(L, 1);
+}
+
+/* ---- owned handles ------------------------------------------------------------------ */
+
+static void free_owned(struct mc_owned *o)
+{
+    free(o);
+}
+
+void *mc_bind_own(lua_State *L, const char *type, size_t bytes, void (*end)(struct mc_owned *))
+{
+    struct mc_tvm *v = mc_tvm_of(L);
+    struct mc_owned **at, *o;
+
+    if (!mc_own_room(v))
+        lua_gc(L, LUA_GCCOLLECT, 0);
+    if (!mc_own_room(v))
+        luaL_error(L, "more than %d tasks, sequences and tensors in this VM", MC_OWNED_MAX);
+    at = lua_newuserdata(L, sizeof *at);
+    *at = NULL;
+    luaL_getmetatable(L, type);
+    lua_setmetatable(L, -2);
+    o = calloc(1, bytes);
+    if (!o)
+        luaL_error(L, "not enough memory");
+    o->end = end;
+    o->free = free_owned;
+    mc_own(v, &v->now->scope, o);
+    *at = o;
+    return o;
+}
+
+int mc_bind_disown(lua_State *L)
+{
+    struct mc_owned **at = lua_touserdata(L, 1);
+
+    if (*at)
+        mc_disown(*at);
+    *at = NULL;
+    return 0;
 }

@@ -29,6 +29,13 @@ void mc_bind_pull_err(lua_State *L, int idx, struct mc_err *err);
 /* The MC_E code with this API name ("overloaded"), or MC_EPOLICY. */
 int mc_bind_code(const char *api);
 bool mc_bind_is(lua_State *L, int idx, const char *type);
+/* Pushes a handle of this type, of `bytes` zeros that begin with its struct mc_owned; the
+ * running task's scope ends it by `end`. What it gets next can't raise. Raises when the VM
+ * has too many. */
+struct mc_owned;
+void *mc_bind_own(lua_State *L, const char *type, size_t bytes, void (*end)(struct mc_owned *));
+/* The __gc of such a type. */
+int mc_bind_disown(lua_State *L);
 /* Makes the metatable of a type: methods by __index, no access from scripts. */
 void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods, lua_CFunction gc);
 

@@ -41,48 +41,20 @@ static void end_fence(struct mc_owned *o)
     mc_task_wake(&f->own.waiter);
 }
 
-static void free_fence(struct mc_owned *o)
-{
-    free(o);
-}
-
 /* fence() -> for passed: all that is queued now. Or nil and an error */
 static int l_fence(lua_State *L)
 {
     struct mc_account *a = mc_tensor_account_of(L);
     struct mc_tvm *v = mc_tvm_of(L);
-    struct fence **at, *f;
+    struct fence *f;
 
     if (!a)
         return 2;
-    if (!mc_own_room(v))
-        return luaL_error(L, "more than %d tasks, sequences and tensors in this VM",
-                          MC_OWNED_MAX);
-    at = lua_newuserdata(L, sizeof *at);
-    *at = NULL;
-    luaL_getmetatable(L, FENCE);
-    lua_setmetatable(L, -2);
-    f = calloc(1, sizeof *f);
-    if (!f)
-        return luaL_error(L, "not enough memory");
-    f->own.end = end_fence;
-    f->own.free = free_fence;
+    f = mc_bind_own(L, FENCE, sizeof *f, end_fence);
     f->ts = mc_account_pool(a);
     mc_bell_init(&f->bell, v->loop, on_bell);
     mc_fence_arm(f->ts, &f->f, on_passed, f);
-    mc_own(v, &v->now->scope, &f->own);
-    *at = f;
     return 1;
-}
-
-static int gc_fence(lua_State *L)
-{
-    struct fence **at = lua_touserdata(L, 1);
-
-    if (*at)
-        mc_disown(&(*at)->own);
-    *at = NULL;
-    return 0;
 }
 
 /* passed(fence) -> true; false: not yet, and the running task will be woken; nil and the
@@ -106,7 +78,7 @@ static int l_passed(lua_State *L)
     lua_pushboolean(L, mc_fence_passed(f->ts, &f->f));
     if (lua_toboolean(L, -1)) {
         mc_task_unwait(mc_tvm_of(L));
-        gc_fence(L);
+        mc_bind_disown(L);
     }
     return 1;
 }
@@ -115,7 +87,7 @@ void mc_bind_fence(lua_State *L)
 {
     static const luaL_Reg none[] = {{NULL, NULL}};
 
-    mc_bind_type(L, FENCE, none, gc_fence);
+    mc_bind_type(L, FENCE, none, mc_bind_disown);
     lua_pushcfunction(L, l_fence);
     lua_setfield(L, -2, "fence");
     lua_pushcfunction(L, l_passed);

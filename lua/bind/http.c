@@ -34,16 +34,6 @@ static void free_handle(struct mc_owned *o)
     free(o);
 }
 
-static int gc_handle(lua_State *L)
-{
-    struct handle **at = lua_touserdata(L, 1);
-
-    if (*at)
-        mc_disown(&(*at)->own);
-    *at = NULL;
-    return 0;
-}
-
 struct mc_edge_req *mc_http_check(lua_State *L, int idx)
 {
     struct handle *h = *(struct handle **)luaL_checkudata(L, idx, RES);
@@ -326,7 +316,7 @@ void mc_bind_http(lua_State *L)
         {"streamed", mc_http_streamed}, {NULL, NULL},
     };
 
-    mc_bind_type(L, RES, none, gc_handle);
+    mc_bind_type(L, RES, none, mc_bind_disown);
     mc_bind_table(L, fns);
     luaL_getmetatable(L, RES); /* lua/mc/http.lua puts the methods there */
     lua_setfield(L, -2, "meta");

@@ -152,8 +152,8 @@ static int read_file(struct job *j, uint64_t most, uint8_t **data, size_t *n)
         ssize_t got = read(fd, *data + at, *n - at);
 
         if (got <= 0 && !(got < 0 && errno == EINTR))
-            rc = mc_fail(&j->err, MC_EIO, "%s: it got shorter, or %s", j->path,
-                         strerror(errno));
+            rc = mc_fail(&j->err, MC_EIO, "%s: %s", j->path,
+                         got < 0 ? strerror(errno) : "it got shorter while it was read");
         else
             at += got > 0 ? (size_t)got : 0;
     }
@@ -173,7 +173,7 @@ static int load(struct job *j)
     if (rc == 0) {
         rc = mc_engine_unpack(j->model->engine, data, n, &who, &h, &j->err);
         if (rc < 0)
-            mc_err_while(&j->err, "while reading %s", j->path);
+            mc_err_while(&j->err, "reading %s", j->path);
     }
     free(data);
     if (rc < 0)
@@ -207,45 +207,6 @@ static void end_job(struct mc_owned *o)
 
     job_drop(h->j);
     h->j = NULL;
-}
-
-static void free_owned(struct mc_owned *o)
-{
-    free(o);
-}
-
-static int gc_owned(lua_State *L)
-{
-    struct mc_owned **at = lua_touserdata(L, 1);
-
-    if (*at)
-        mc_disown(*at);
-    *at = NULL;
-    return 0;
-}
-
-/* Pushes a handle of `bytes` that begins with its owned part; raises. */
-static void *push_owned(lua_State *L, const char *type, size_t bytes,
-                        void (*end)(struct mc_owned *))
-{
-    struct mc_tvm *v = mc_tvm_of(L);
-    struct mc_owned **at, *o;
-
-    if (!mc_own_room(v))
-        luaL_error(L, "more than %d tasks, sequences and tensors in this VM",
-                   MC_OWNED_MAX);
-    at = lua_newuserdata(L, sizeof *at);
-    *at = NULL;
-    luaL_getmetatable(L, type);
-    lua_setmetatable(L, -2);
-    o = calloc(1, bytes);
-    if (!o)
-        luaL_error(L, "not enough memory");
-    o->end = end;
-    o->free = free_owned;
-    mc_own(v, &v->now->scope, o);
-    *at = o;
-    return o;
 }
 
 static struct kept *check_kv(lua_State *L, int idx)
@@ -283,7 +244,7 @@ static int l_hold(lua_State *L)
         return 2;
     if (ids->n > INT32_MAX / 2)
         return luaL_error(L, "a context of %d tokens", INT32_MAX / 2);
-    h = push_owned(L, KV, sizeof *h, end_kv);
+    h = mc_bind_own(L, KV, sizeof *h, end_kv);
     if (mc_engine_hold(m->engine, ids->v, (int32_t)ids->n, &who, &held, &err) < 0)
         return mc_bind_fail(L, &err);
     h->k = kept_new(m, held);
@@ -336,7 +297,7 @@ static int start(lua_State *L, struct ljob *h, int name, struct mc_err *err)
 
 static struct ljob *push_job(lua_State *L, const struct mc_served *m, bool is_save)
 {
-    struct ljob *h = push_owned(L, JOB, sizeof *h, end_job);
+    struct ljob *h = mc_bind_own(L, JOB, sizeof *h, end_job);
 
     h->j = calloc(1, sizeof *h->j);
     if (!h->j)
@@ -396,7 +357,7 @@ static int l_finish(lua_State *L)
         lua_pushboolean(L, 1);
         return 1;
     }
-    out = push_owned(L, KV, sizeof *out, end_kv);
+    out = mc_bind_own(L, KV, sizeof *out, end_kv);
     out->k = h->j->k;
     h->j->k = NULL;
     return 1;
@@ -440,8 +401,8 @@ void mc_bind_kv(lua_State *L)
         {"ids", l_ids},   {"bytes", l_bytes}, {"drop", l_drop}, {NULL, NULL},
     };
 
-    mc_bind_type(L, KV, none, gc_owned);
-    mc_bind_type(L, JOB, none, gc_owned);
+    mc_bind_type(L, KV, none, mc_bind_disown);
+    mc_bind_type(L, JOB, none, mc_bind_disown);
     mc_bind_table(L, fns);
     luaL_getmetatable(L, KV); /* lua/mc/kv.lua puts the methods there */
     lua_setfield(L, -2, "meta");

@@ -48,21 +48,6 @@ static void end_tensor(struct mc_owned *o)
     mc_tensor_drop(&h->t);
 }
 
-static void free_tensor(struct mc_owned *o)
-{
-    free(o);
-}
-
-static int gc_tensor(lua_State *L)
-{
-    struct ltensor **at = lua_touserdata(L, 1);
-
-    if (*at)
-        mc_disown(&(*at)->own);
-    *at = NULL;
-    return 0;
-}
-
 /* The script's line: the first frame that is not this program's. */
 static void where(lua_State *L, char *out, size_t cap)
 {
@@ -80,26 +65,9 @@ static void where(lua_State *L, char *out, size_t cap)
 /* Pushes an empty handle; what it gets cannot fail any more. */
 static struct ltensor *push_handle(lua_State *L)
 {
-    struct mc_tvm *v = mc_tvm_of(L);
-    struct ltensor **at, *h;
+    struct ltensor *h = mc_bind_own(L, TENSOR, sizeof *h, end_tensor);
 
-    if (!mc_own_room(v))
-        lua_gc(L, LUA_GCCOLLECT, 0);
-    if (!mc_own_room(v))
-        luaL_error(L, "more than %d tasks, sequences and tensors in this VM",
-                   MC_OWNED_MAX);
-    at = lua_newuserdata(L, sizeof *at);
-    *at = NULL;
-    luaL_getmetatable(L, TENSOR);
-    lua_setmetatable(L, -2);
-    h = calloc(1, sizeof *h);
-    if (!h)
-        luaL_error(L, "not enough memory");
-    h->own.end = end_tensor;
-    h->own.free = free_tensor;
     where(L, h->at, sizeof h->at);
-    mc_own(v, &v->now->scope, &h->own);
-    *at = h;
     return h;
 }
 
@@ -542,7 +510,7 @@ void mc_bind_tensor(lua_State *L)
         {"close", l_close},   {"stats", l_stats}, {NULL, NULL},
     };
 
-    mc_bind_type(L, TENSOR, none, gc_tensor);
+    mc_bind_type(L, TENSOR, none, mc_bind_disown);
     mc_bind_table(L, fns);
     mc_bind_fence(L);
     luaL_getmetatable(L, TENSOR); /* lua/mc/tensor.lua puts the methods there */
