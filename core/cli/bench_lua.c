@@ -161,7 +161,10 @@ static bool read_some(struct stream *s, char **kept, size_t *n_kept)
         s->n_events++;
     s->n_bytes += (size_t)got;
     if (kept) {
-        *kept = realloc(*kept, *n_kept + (size_t)got + 1);
+        p = realloc(*kept, *n_kept + (size_t)got + 1);
+        if (!p)
+            return false;
+        *kept = p;
         memcpy(*kept + *n_kept, end - got, (size_t)got);
         *n_kept += (size_t)got;
         (*kept)[*n_kept] = 0;

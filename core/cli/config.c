@@ -161,7 +161,10 @@ static int set_sizes(const struct mc_setting *row, const char *text, int64_t *ou
     if (!strchr(text, '='))
         return set_size(row, text, out, shown, err);
     *out = 0;
-    snprintf(copy, sizeof copy, "%s", text);
+    if (strlen(text) >= sizeof copy)
+        return mc_fail_param(err, MC_EARG, row->key, "%s: longer than %zu bytes", shown,
+                             sizeof copy - 1);
+    strcpy(copy, text);
     for (pair = strtok_r(copy, ",", &save); pair && rc == 0; pair = strtok_r(NULL, ",", &save)) {
         eq = strchr(pair, '=');
         if (!eq || eq == pair)

@@ -16,9 +16,8 @@
 
 struct mc_invent {
     const json_t *config;  /* what becomes config.json */
-    const char
-        *tokenizer; /* a directory whose tokenizer is copied; NULL: bytes, and names
-                              for all other ids of the vocabulary */
+    const char *tokenizer; /* a directory whose tokenizer is copied; NULL: bytes, and
+                            * names for all other ids of the vocabulary */
     uint64_t seed;         /* equal seeds give equal files */
 };
 

@@ -24,6 +24,20 @@ static int32_t most_held(const struct mc_engine *e)
     return mc_kv_total(e->kv) / 4;
 }
 
+/* With look held. */
+static int32_t room(const struct mc_engine *e)
+{
+    int32_t left = most_held(e) - e->n_kept; /* below 0 in a pool that was made smaller */
+
+    return left > 0 ? left : 0;
+}
+
+static int no_room(const struct mc_engine *e, struct mc_err *err)
+{
+    return mc_fail(err, MC_ELIMIT, "contexts that are kept hold %d pages, a quarter of the pool",
+                   e->n_kept);
+}
+
 static struct mc_held *held_new(int32_t n_page, const int32_t *ids)
 {
     struct mc_held *h = calloc(1, sizeof *h);
@@ -80,11 +94,8 @@ int mc_engine_hold(struct mc_engine *e, const int32_t *ids, int32_t n,
         page = mc_kv_find(e->kv, hash, ids + i * MC_PAGE, false);
         if (page < 0)
             break;
-        if (e->n_kept >= most_held(e))
-            rc = mc_fail(err, MC_ELIMIT,
-                         "contexts that are kept hold %d pages, a quarter of "
-                         "the pool",
-                         e->n_kept);
+        if (room(e) == 0)
+            rc = no_room(e, err);
         else
             h->page[h->n_page++] = mc_kv_find(e->kv, hash, ids + i * MC_PAGE, true);
         e->n_kept += rc == 0;
@@ -108,11 +119,7 @@ const int32_t *mc_held_ids(const struct mc_held *h, int32_t *n)
 
 static uint64_t page_bytes(const struct mc_engine *e)
 {
-    uint64_t n = 0;
-
-    for (int32_t i = 0; i < e->crew.n; i++)
-        n += (uint64_t)e->crew.run[i].dev.kv.page_stride;
-    return n;
+    return (uint64_t)e->swap.page_bytes;
 }
 
 /* What a file that this engine writes says of it. */
@@ -187,7 +194,7 @@ static int open_staging(struct mc_engine *e, struct staging *s, struct mc_err *e
 static int copy(struct mc_engine *e, struct staging *s, int32_t n, bool out)
 {
     uint64_t ticket;
-    int rc = 0;
+    int rc = 0, end;
 
     pthread_mutex_lock(&e->look);
     *s->n_init = n;
@@ -205,7 +212,10 @@ static int copy(struct mc_engine *e, struct staging *s, int32_t n, bool out)
     }
     ticket = mc_crew_mark(&e->crew);
     pthread_mutex_unlock(&e->look);
-    return rc < 0 ? rc : mc_crew_wait(&e->crew, ticket);
+    end = mc_crew_wait(&e->crew, ticket);
+    if (end < 0) /* a rank that never comes back may still use it: nothing is freed */
+        mc_mem_init(&s->mem, e->crew.run[0].be);
+    return rc < 0 ? rc : end;
 }
 
 /* Page k of the staging, of every rank, from or to one run of bytes. */
@@ -250,8 +260,8 @@ static int pages_out(struct mc_engine *e, const struct mc_held *h, uint8_t *to,
         memcpy(s.page, h->page + i, (size_t)n * sizeof *s.page);
         rc = copy(e, &s, n, true);
         if (rc < 0)
-            return mc_fail(err, rc, "pages can't be read: %s", mc_code_text(rc));
-        for (int32_t k = 0; k < n; k++)
+            mc_fail(err, rc, "pages can't be read: %s", mc_code_text(rc));
+        for (int32_t k = 0; k < n && rc == 0; k++)
             splice(e, &s, k, to + (uint64_t)(i + k) * page_bytes(e), true);
     }
     mc_mem_fini(&s.mem);
@@ -295,9 +305,12 @@ static int take_page(struct mc_engine *e, struct mc_held *h, struct mc_hash hash
                      struct staging *s, int32_t *n_fresh, struct mc_err *err)
 {
     const int32_t *ids = h->ids + h->n_page * MC_PAGE;
-    int32_t page = mc_kv_find(e->kv, hash, ids, true);
+    int32_t page;
     uint32_t tag;
 
+    if (room(e) == 0)
+        return no_room(e, err);
+    page = mc_kv_find(e->kv, hash, ids, true);
     if (page < 0) {
         page = mc_kv_take(e->kv, -1, &tag);
         if (page < 0)
@@ -379,7 +392,7 @@ int mc_engine_unpack(struct mc_engine *e, const uint8_t *data, size_t n,
     if (rc < 0)
         return rc;
     pthread_mutex_lock(&e->look);
-    mine.n_page = (uint32_t)(most_held(e) - e->n_kept);
+    mine.n_page = (uint32_t)room(e);
     pthread_mutex_unlock(&e->look);
     rc = mc_kv_file_check(data, n, &mine, e->model->n_real, &f, err);
     if (rc < 0)

@@ -265,7 +265,6 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
 static void log_access(const struct mc_req *r, bool whole)
 {
     double ms = r->t_served > 0 ? 1e3 * (mc_http_now() - r->t_served) : 0;
-
     bool asked = r->http->o.access_log;
 
     mc_log_at(asked ? MC_LOG_INFO : MC_LOG_DEBUG, asked ? "access" : "http",

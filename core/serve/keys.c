@@ -1,5 +1,6 @@
 /* keys.c - the table of API keys. OWNS it: `lock` guards the pointer to it, a table itself
- * never changes; names are only ever added. THREAD: any once open. */
+ * never changes; names are only ever added, by one reload at a time (`reload`, taken before
+ * `lock`). THREAD: any once open. */
 #include "core/serve/keys.h"
 
 #include <ctype.h>
@@ -27,6 +28,7 @@ struct table {
 
 struct mc_keys {
     char *path;
+    pthread_mutex_t reload;
     pthread_rwlock_t lock;
     struct table *table;
     char name[MC_TENANTS_MAX][MC_TENANT_NAME];
@@ -133,10 +135,12 @@ int mc_keys_reload(struct mc_keys *k, struct mc_err *err)
     FILE *f = fopen(k->path, "r");
     int rc;
 
+    pthread_mutex_lock(&k->reload);
     if (!t || !f)
         rc = mc_fail(err, t ? MC_EIO : MC_ENOMEM, "%s", strerror(errno));
     else
         rc = read_file(k, f, t, err);
+    pthread_mutex_unlock(&k->reload);
     if (f)
         fclose(f);
     if (rc < 0) {
@@ -161,6 +165,7 @@ int mc_keys_open(const char *path, struct mc_keys **out, struct mc_err *err)
     *out = NULL;
     if (!k)
         return mc_fail(err, MC_ENOMEM, "no memory for the API keys");
+    pthread_mutex_init(&k->reload, NULL);
     pthread_rwlock_init(&k->lock, NULL);
     atomic_init(&k->n_tenant, 1);
     k->path = strdup(path);
@@ -177,6 +182,7 @@ void mc_keys_close(struct mc_keys *k)
     if (!k)
         return;
     pthread_rwlock_destroy(&k->lock);
+    pthread_mutex_destroy(&k->reload);
     free(k->table);
     free(k->path);
     free(k);

@@ -34,9 +34,8 @@ struct conn {
     pthread_mutex_t out;
     bool broken; /* under out: a write failed */
     struct mc_repl *repl;
-    json_t
-        *eval_id; /* of the repl.eval that runs: a copy, since counts of references order
-                        nothing between threads */
+    json_t *eval_id; /* of the repl.eval that runs: a copy, since counts of references
+                      * order nothing between threads */
 };
 
 struct mc_rpc {

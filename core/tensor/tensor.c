@@ -201,8 +201,9 @@ static int64_t lay_out(int dt, int n_dim, const int32_t *shape, struct mc_tensor
             return mc_fail(err, MC_EARG, "a tensor with an axis of %" PRId32, n);
         t->v.n[i] = n;
         t->v.step[i] = count;
-        if (count > INT64_C(1) << 40 || (count *= n) > INT64_C(1) << 40)
+        if (n > (INT64_C(1) << 40) / count)
             return mc_fail(err, MC_ELIMIT, "a tensor of more than 2^40 elements");
+        count *= n;
     }
     return count;
 }

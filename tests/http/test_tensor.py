@@ -82,6 +82,8 @@ def misuse_is_an_error_that_says_what():
             ("return T.zeros('f32', {1.5})", "whole numbers"),
             ("return T.zeros('f32', {2^31})", "whole numbers"),
             ("return T.zeros('f32', {2^30, 2^30})", "2\\^40"),
+            ("return T.zeros('f32', {2^30, 2^14, 2^20})", "2\\^40"),
+            ("return T.zeros('f32', {2^31 - 1, 2^10, 2^30})", "2\\^40"),
             ("return T.zeros('f32', {'x'})", "whole numbers"),
             ("return T.from {{1, 2}, {3}}", "not even"),
             ("return T.from {1, 'x'}", "not a number"),
