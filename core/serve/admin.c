@@ -6,30 +6,14 @@
 #include <string.h>
 
 #include "core/base/log.h"
+#include "core/serve/args.h"
 #include "core/serve/gen.h"
-#include "core/serve/pins.h"
 #include "core/serve/look.h"
+#include "core/serve/pins.h"
 
 enum { SEQS_MAX = 4096 };
 
-static const char *text_arg(const json_t *args, size_t i)
-{
-    return json_string_value(json_array_get(args, i));
-}
-
 /* ---- models ---------------------------------------------------------------------------- */
-
-/* The model that argument i names, the first when it is absent. */
-static int model_arg(const struct mc_server *s, const json_t *args, size_t i,
-                     const struct mc_served **out, struct mc_err *err)
-{
-    const char *name = text_arg(args, i);
-
-    *out = mc_served_find(s, name);
-    if (!*out)
-        return mc_fail_param(err, MC_EMODEL, "model", "there is no model '%.80s' here", name);
-    return (*out)->engine ? 0 : mc_fail(err, MC_ELOADING, "the model is still loading");
-}
 
 static const char *state_of(const struct mc_server *s)
 {
@@ -105,12 +89,12 @@ static json_t *status_of_all(const struct mc_server *s)
 
 static int v_status(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
-    const struct mc_served *m = mc_served_find(s, text_arg(args, 0));
+    const struct mc_served *m = mc_served_find(s, mc_arg_text(args, 0));
     json_t *row;
 
     if (!m)
-        return model_arg(s, args, 0, &m, err);
-    row = s->n_model > 1 && !text_arg(args, 0) ? status_of_all(s) : status_of(m);
+        return mc_arg_model(s, args, 0, &m, err);
+    row = s->n_model > 1 && !mc_arg_text(args, 0) ? status_of_all(s) : status_of(m);
     *out = json_pack("{s:s}", "state", state_of(s));
     if (!*out || !row)
         return mc_fail(err, MC_ENOMEM, "no memory for the status");
@@ -129,8 +113,8 @@ static int v_stats(struct mc_server *s, const json_t *args, json_t **out, struct
 #undef X
     };
     const struct mc_served *m;
-    bool all = !text_arg(args, 0);
-    int rc = model_arg(s, args, 0, &m, err);
+    bool all = !mc_arg_text(args, 0);
+    int rc = mc_arg_model(s, args, 0, &m, err);
 
     if (rc < 0)
         return rc;
@@ -186,11 +170,11 @@ static json_t *pages_of(const struct mc_served *m)
 static int v_kv(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     const struct mc_served *m;
-    int rc = model_arg(s, args, 0, &m, err);
+    int rc = mc_arg_model(s, args, 0, &m, err);
 
     if (rc < 0)
         return rc;
-    if (s->n_model == 1 || text_arg(args, 0)) {
+    if (s->n_model == 1 || mc_arg_text(args, 0)) {
         *out = pages_of(m);
         return 0;
     }
@@ -201,36 +185,34 @@ static int v_kv(struct mc_server *s, const json_t *args, json_t **out, struct mc
     return 0;
 }
 
-/* A whole number out of a text or a number; absent: 0. */
-static int number_arg(const json_t *args, size_t i, const char *name, int32_t *out,
-                      struct mc_err *err)
+/* A whole number from 0; absent: 0. */
+static int whole_arg(const json_t *args, size_t i, const char *name, int32_t *out,
+                     struct mc_err *err)
 {
-    const json_t *arg = json_array_get(args, i);
-    const char *text = json_string_value(arg);
-    char *end = NULL;
-    long n = text ? strtol(text, &end, 10) : (long)json_number_value(arg);
+    double n = 0;
+    int rc = mc_arg_number(args, i, name, INT32_MAX, &n, err);
 
-    if ((text && (end == text || *end)) || n < 0 || n > INT32_MAX)
-        return mc_fail_param(err, MC_EARG, name, "%s is no number from 0 on", name);
-    *out = (int32_t)n;
-    return 0;
+    *out = rc == 0 ? (int32_t)n : 0;
+    if (rc == 0 && *out != n)
+        rc = mc_fail_param(err, MC_EARG, name, "%s must be a whole number", name);
+    return rc;
 }
 
 static int piece_arg(const json_t *args, struct mc_page_piece *p, struct mc_err *err)
 {
-    const char *part = text_arg(args, 1);
-    int rc = number_arg(args, 0, "page", &p->page, err);
+    const char *part = mc_arg_text(args, 1);
+    int rc = whole_arg(args, 0, "page", &p->page, err);
 
     p->index = part && strncmp(part, "index", 5) == 0;
     if (rc == 0 && p->index) {
         json_t *number = json_pack("[s]", part[5] ? part + 5 : "0");
 
-        rc = number_arg(number, 0, "index", &p->layer, err);
+        rc = whole_arg(number, 0, "index", &p->layer, err);
         json_decref(number);
     } else if (rc == 0) {
-        rc = number_arg(args, 1, "layer", &p->layer, err);
+        rc = whole_arg(args, 1, "layer", &p->layer, err);
     }
-    return rc < 0 ? rc : number_arg(args, 2, "rank", &p->rank, err);
+    return rc < 0 ? rc : whole_arg(args, 2, "rank", &p->rank, err);
 }
 
 static int v_kv_dump(struct mc_server *s, const json_t *args, json_t **out,
@@ -241,7 +223,7 @@ static int v_kv_dump(struct mc_server *s, const json_t *args, json_t **out,
     struct mc_page_dump d;
     const struct mc_served *m;
     char *hex;
-    int rc = model_arg(s, args, 3, &m, err);
+    int rc = mc_arg_model(s, args, 3, &m, err);
 
     if (rc == 0)
         rc = piece_arg(args, &p, err);
@@ -343,7 +325,7 @@ static void end_if_named(void *ctx, const struct mc_served *m, const struct mc_s
 /* By a sequence's id or by the request's: all of its sequences. */
 static int v_cancel(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
-    struct ending e = {s, text_arg(args, 0), text_arg(args, 1), 0};
+    struct ending e = {s, mc_arg_text(args, 0), mc_arg_text(args, 1), 0};
     int rc;
 
     if (!e.id)
@@ -380,7 +362,7 @@ static int v_drain(struct mc_server *s, const json_t *args, json_t **out, struct
 
 static int v_set(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
-    const char *key = text_arg(args, 0), *value = text_arg(args, 1);
+    const char *key = mc_arg_text(args, 0), *value = mc_arg_text(args, 1);
     const char *eq = key && !value ? strchr(key, '=') : NULL;
     char name[64];
     int rc;
@@ -414,7 +396,7 @@ static int log_levels(json_t **out)
 
 static int v_log(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
-    const char *unit = text_arg(args, 0), *level = text_arg(args, 1);
+    const char *unit = mc_arg_text(args, 0), *level = mc_arg_text(args, 1);
     int code, rc;
 
     (void)s;
@@ -473,22 +455,22 @@ static int v_check(struct mc_server *s, const json_t *args, json_t **out, struct
 {
     int rc = need_policies(s, err);
 
-    return rc < 0 ? rc : s->policies->check(s->policies_self, text_arg(args, 0), out, err);
+    return rc < 0 ? rc : s->policies->check(s->policies_self, mc_arg_text(args, 0), out, err);
 }
 
 static int v_diff(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     int rc = need_policies(s, err);
 
-    return rc < 0 ? rc : s->policies->diff(s->policies_self, text_arg(args, 0),
-                                           text_arg(args, 1), out, err);
+    return rc < 0 ? rc : s->policies->diff(s->policies_self, mc_arg_text(args, 0),
+                                           mc_arg_text(args, 1), out, err);
 }
 
 static int v_shadow(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     int rc = need_policies(s, err);
 
-    return rc < 0 ? rc : s->policies->shadow(s->policies_self, text_arg(args, 0), out, err);
+    return rc < 0 ? rc : s->policies->shadow(s->policies_self, mc_arg_text(args, 0), out, err);
 }
 
 static int v_config(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)

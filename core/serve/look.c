@@ -9,6 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/serve/admin.h"
+#include "core/serve/args.h"
 
 enum { LIVES_MAX = 64, LANES_MAX = 64 };
 
@@ -84,7 +85,7 @@ static void add_lives(const struct mc_server *s, const struct mc_served *m, cons
 
 int mc_look_why(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
-    const char *id = json_string_value(json_array_get(args, 0));
+    const char *id = mc_arg_text(args, 0);
     struct mc_life_info *lives;
 
     if (!id)
@@ -142,15 +143,14 @@ static json_t *ask(struct mc_server *s, const char *verb, const char *model)
 int mc_look_top(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     struct mc_step_info step;
-    const char *name = json_string_value(json_array_get(args, 0));
-    const struct mc_served *m = mc_served_find(s, name);
-    struct mc_engine *e = m ? m->engine : NULL;
+    const struct mc_served *m;
+    struct mc_engine *e;
     json_t *status;
+    int rc = mc_arg_model(s, args, 0, &m, err);
 
-    if (!m)
-        return mc_fail_param(err, MC_EMODEL, "model", "there is no model '%.80s' here", name);
-    if (!e)
-        return mc_fail(err, MC_ELOADING, "the model is still loading");
+    if (rc < 0)
+        return rc;
+    e = m->engine;
     mc_engine_step_info(e, &step);
     status = ask(s, "status", m->id);
     *out = json_pack(

@@ -4,50 +4,18 @@
  * there yet, which may take seconds. Owns nothing. THREAD: any. */
 #include "core/serve/pins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "core/serve/args.h"
 #include "core/serve/gen.h"
 
 static const double PATIENCE_S = 120;
 
-static const char *text_arg(const json_t *args, size_t i)
-{
-    return json_string_value(json_array_get(args, i));
-}
-
-/* A number from 0; *out stays when it is not given. */
-static int number_arg(const json_t *args, size_t i, const char *name, double most, double *out,
-                      struct mc_err *err)
-{
-    const json_t *v = json_array_get(args, i);
-    char *end = NULL;
-
-    if (!v || json_is_null(v) || (json_is_string(v) && !*json_string_value(v)))
-        return 0;
-    *out = json_is_number(v) ? json_number_value(v)
-           : json_is_string(v) ? strtod(json_string_value(v), &end) : -1;
-    if (!(*out >= 0 && *out <= most) || (end && *end))
-        return mc_fail_param(err, MC_EARG, name, "%s must be a number from 0 to %.0f", name,
-                             most);
-    return 0;
-}
-
-static int served(struct mc_server *s, const json_t *args, size_t i,
-                  const struct mc_served **m, struct mc_err *err)
-{
-    *m = mc_served_find(s, text_arg(args, i));
-    if (!*m)
-        return mc_fail_param(err, MC_EMODEL, "model", "there is no model '%.80s' here",
-                             text_arg(args, i));
-    return (*m)->engine ? 0 : mc_fail(err, MC_ELOADING, "the model is still loading");
-}
-
 static int prompt_of(const struct mc_served *m, const json_t *args, struct mc_ids *ids,
                      struct mc_err *err)
 {
-    const char *text = text_arg(args, 0);
+    const char *text = mc_arg_text(args, 0);
 
     if (!text || !*text)
         return mc_fail_param(err, MC_EARG, "prompt", "this takes a prompt's text");
@@ -101,12 +69,12 @@ int mc_pins_pin(struct mc_server *s, const json_t *args, json_t **out, struct mc
     struct mc_ids ids = {0};
     const struct mc_served *m;
     struct mc_pin_info pin;
-    int rc = served(s, args, 3, &m, err);
+    int rc = mc_arg_model(s, args, 3, &m, err);
 
     if (rc == 0)
-        rc = number_arg(args, 1, "seconds", 1e9, &seconds, err);
+        rc = mc_arg_number(args, 1, "seconds", 1e9, &seconds, err);
     if (rc == 0)
-        rc = number_arg(args, 2, "tenant", 63, &tenant, err);
+        rc = mc_arg_number(args, 2, "tenant", 63, &tenant, err);
     if (rc == 0)
         rc = prompt_of(m, args, &ids, err);
     if (rc == 0)
@@ -124,10 +92,10 @@ int mc_pins_unpin(struct mc_server *s, const json_t *args, json_t **out, struct 
 {
     const struct mc_served *m;
     double id = 0;
-    int rc = served(s, args, 1, &m, err);
+    int rc = mc_arg_model(s, args, 1, &m, err);
 
     if (rc == 0)
-        rc = number_arg(args, 0, "id", UINT32_MAX, &id, err);
+        rc = mc_arg_number(args, 0, "id", UINT32_MAX, &id, err);
     if (rc == 0)
         rc = mc_engine_unpin(m->engine, (uint32_t)id, err);
     if (rc == 0)
@@ -155,10 +123,10 @@ int mc_pins_cached(struct mc_server *s, const json_t *args, json_t **out, struct
     struct mc_ids ids = {0};
     const struct mc_served *m;
     double tenant = 0;
-    int rc = served(s, args, 2, &m, err);
+    int rc = mc_arg_model(s, args, 2, &m, err);
 
     if (rc == 0)
-        rc = number_arg(args, 1, "tenant", 63, &tenant, err);
+        rc = mc_arg_number(args, 1, "tenant", 63, &tenant, err);
     if (rc == 0)
         rc = prompt_of(m, args, &ids, err);
     if (rc == 0)

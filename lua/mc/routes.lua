@@ -17,7 +17,7 @@ local M = {}
 local exact = {} -- path -> method -> route
 local shaped = {} -- list of {parts, rest, methods}
 
--- "/v1/models/{id*}" -> {"v1", "models"}, names; a * takes the rest of the path.
+-- "/v1/models/{id*}" -> {"v1", "models", "{id*}"}
 local function split(path)
   local parts = {}
   for part in path:gmatch("[^/]+") do parts[#parts + 1] = part end

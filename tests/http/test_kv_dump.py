@@ -103,8 +103,9 @@ def a_static_scale_is_used_by_every_writer():
 def a_scale_that_is_none_refuses_to_start():
     for bad in (0.0, -1.0, math.nan, math.inf):
         path = model([1.0] * D, [1.0] * D, k_scale=bad, v_scale=1.0)
-        p = subprocess.run([MASCON, "serve", path, "--port", "0", "--kv", "fp8"], stderr=subprocess.PIPE,
-                           stdout=subprocess.PIPE, timeout=60)
+        p = subprocess.run([MASCON, "serve", path, "--port", "0", "--kv", "fp8", "--socket",
+                            os.path.join(path, "sock")],
+                           stderr=subprocess.PIPE, stdout=subprocess.PIPE, timeout=60)
         shutil.rmtree(path)
         assert p.returncode != 0 and b"k_scale" in p.stderr + p.stdout, p.stderr
 
