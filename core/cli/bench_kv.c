@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/sample.h"
 #include "core/cli/bench_kv.h"
 #include "core/cli/burst.h"
 #include "core/cli/invent.h"
@@ -95,13 +96,6 @@ static int run_storm(const struct mc_kv_bench *b, const char *path,
     return rc;
 }
 
-static int rising(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 static void add_storm(struct mc_kv_bench *b, const struct mc_kv_subject *s,
                       const char *kv, const struct storm *x)
 {
@@ -160,11 +154,10 @@ static int throughput(struct mc_kv_bench *b, const struct mc_kv_subject *s,
             return rc;
         ratio[i] = x[1].tokens_s / x[0].tokens_s;
     }
-    qsort(ratio, (size_t)b->rounds, sizeof *ratio, rising);
     add_storm(b, s, "bf16", &x[0]);
     add_storm(b, s, "fp8", &x[1]);
     snprintf(name, sizeof name, "throughput_ratio_%d", b->requests);
-    mc_kv_bench_add(b, s, name, MC_KV_BF16, ratio[b->rounds / 2], "x", "1.41");
+    mc_kv_bench_add(b, s, name, MC_KV_BF16, mc_median(ratio, b->rounds), "x", "1.41");
     return 0;
 }
 

@@ -6,10 +6,9 @@
  * those over bf16. OWNS nothing after it returns. THREAD: main. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "core/base/sample.h"
 #include "core/cli/bench_kv.h"
 #include "core/cli/bench_rig.h"
 #include "core/cli/perplexity.h"
@@ -46,17 +45,6 @@ void mc_kv_bench_add(struct mc_kv_bench *b, const struct mc_kv_subject *s,
 
 /* ---- capacity ---------------------------------------------------------------------- */
 
-static double resident(void)
-{
-    long all = 0, here = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    int n = f ? fscanf(f, "%ld %ld", &all, &here) : 0;
-
-    if (f)
-        fclose(f);
-    return n == 2 ? (double)here * (double)sysconf(_SC_PAGESIZE) : -1;
-}
-
 /* Writes each page of a pool once; what the process grew by. */
 static int fill(const struct mc_model *m, struct mc_kv *kv, double *grown,
                 struct mc_err *err)
@@ -75,7 +63,7 @@ static int fill(const struct mc_model *m, struct mc_kv *kv, double *grown,
     kv->tag = mc_mem_take(&mem, (size_t)n * sizeof *kv->tag);
     for (int32_t i = 0; list && i < n; i++)
         list[2 * i] = (uint32_t)i;
-    before = resident();
+    before = mc_resident_bytes();
     kv->base = mc_mem_take(&mem, (size_t)n * (size_t)kv->page_stride);
     rc = list && kv->tag && kv->base
              ? be->stream_new(be, &s)
@@ -85,7 +73,7 @@ static int fill(const struct mc_model *m, struct mc_kv *kv, double *grown,
         rc = mc_k_page_init(be, s, &p);
     if (rc == 0)
         rc = be->wait(s, be->mark(s));
-    *grown = resident() - before;
+    *grown = mc_resident_bytes() - before;
     be->stream_free(s);
     mc_mem_fini(&mem);
     return rc;

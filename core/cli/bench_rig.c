@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/sample.h"
 
 enum { OWN = 1 << 20 }; /* bytes of a pool that has mappings to itself */
 
@@ -164,13 +165,6 @@ static int step(struct mc_rig *g, struct mc_err *err)
     return rc < 0 ? mc_fail(err, rc, "a step failed: %s", mc_code_text(rc)) : 0;
 }
 
-static int rising(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 int mc_rig_step(struct mc_rig *g, int n, double *seconds, struct mc_err *err)
 {
     double *took = calloc((size_t)n, sizeof *took);
@@ -182,10 +176,8 @@ int mc_rig_step(struct mc_rig *g, int n, double *seconds, struct mc_err *err)
         rc = step(g, err);
         took[i] = mc_now() - t0;
     }
-    if (rc == 0) {
-        qsort(took, (size_t)n, sizeof *took, rising);
-        *seconds = took[n / 2];
-    }
+    if (rc == 0)
+        *seconds = mc_median(took, n);
     free(took);
     return rc;
 }

@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 
+#include "core/base/sample.h"
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
 #include "core/engine/sim.h"
@@ -24,13 +25,6 @@ struct side {
     int32_t requests, tokens, starved, preempted;
 };
 
-static int by_size(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Mean and percentiles of seconds, as milliseconds; sorts v. */
 static void shares(float *v, int32_t n, double out[4])
 {
@@ -40,7 +34,7 @@ static void shares(float *v, int32_t n, double out[4])
     memset(out, 0, 4 * sizeof *out);
     if (n == 0)
         return;
-    qsort(v, (size_t)n, sizeof *v, by_size);
+    mc_sort_floats(v, n);
     for (int32_t i = 0; i < n; i++)
         sum += (double)v[i];
     out[0] = sum / n * 1e3;

@@ -6,11 +6,10 @@
 #include "core/cli/weight_forms.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/sample.h"
 #include "core/cli/burst.h"
 #include "core/cli/lua_half.h"
 #include "core/cli/weight_ops.h"
@@ -38,18 +37,6 @@ void mc_forms_name(struct mc_weight_form *f, const char *recipe, const char *nam
     snprintf(f->name, sizeof f->name, "%s", name);
     for (char *s = f->name; *s; s++)
         *s = *s == '-' ? '_' : *s;
-}
-
-static double rss(void)
-{
-    FILE *f = fopen("/proc/self/statm", "r");
-    long all, resident = 0;
-
-    if (f && fscanf(f, "%ld %ld", &all, &resident) != 2)
-        resident = 0;
-    if (f)
-        fclose(f);
-    return (double)resident * (double)sysconf(_SC_PAGESIZE);
 }
 
 /* ---- making a form ----------------------------------------------------------------- */
@@ -134,13 +121,13 @@ static int clock_ops(struct mc_forms *b, struct mc_weight_form *f, struct mc_err
     struct mc_weight_op op[MC_WEIGHT_OPS];
     struct mc_ranks ranks = {0};
     struct mc_tok *tok = NULL;
-    double before = rss();
+    double before = mc_resident_bytes();
     int n = 0, rc = mc_ranks_open(&ranks, b->set->backend, &bo, 1, err);
 
     if (rc == 0)
         rc = mc_ranks_load(&ranks, f->dir, &tok, err);
     if (rc == 0) {
-        mc_forms_row(b, f, "rss_bytes", rss() - before, "bytes", NULL);
+        mc_forms_row(b, f, "rss_bytes", mc_resident_bytes() - before, "bytes", NULL);
         f->read = read_of(&ranks.rank[0].model);
         f->cfg = ranks.rank[0].model.cfg;
         rc = mc_weight_ops(&ranks, TOKENS, op, &n, err);
@@ -205,20 +192,12 @@ static int one_round(struct mc_forms *b, int round, struct mc_err *err)
     return rc;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
 static double median(const double *v, int n)
 {
     double sorted[MC_ROUNDS];
 
     memcpy(sorted, v, (size_t)n * sizeof *v);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_size);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return mc_median(sorted, n);
 }
 
 /* The median over the rounds of a's speed over b's in the same round. */
@@ -228,7 +207,7 @@ static double ratio(const double *a, const double *b, int n)
 
     for (int i = 0; i < n; i++)
         r[i] = a[i] / b[i];
-    return median(r, n);
+    return mc_median(r, n);
 }
 
 static void show_speeds(struct mc_forms *b)

@@ -5,18 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/base/sample.h"
 #include "core/engine/sim.h"
 
 static const double DRIFT_S = 0.5;
 
 enum { AROUND = 20, ROUNDS = 4, HELD_UP = 2 };
-
-static int by_size(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-
-    return (x > y) - (x < y);
-}
 
 static double median_host(const struct mc_recording *r)
 {
@@ -26,7 +20,7 @@ static double median_host(const struct mc_recording *r)
     for (int32_t i = 0; v && i < r->n_step; i++)
         v[i] = r->step[i].host_us;
     if (v && r->n_step) {
-        qsort(v, (size_t)r->n_step, sizeof *v, by_size);
+        mc_sort_floats(v, r->n_step);
         us = (double)v[r->n_step / 2];
     }
     free(v);
@@ -44,7 +38,7 @@ static float pace_at(const struct mc_recording *r, const struct mc_sim_opts *o, 
 
         v[n++] = (float)((double)r->step[k].cost.us / (would > 1 ? would : 1));
     }
-    qsort(v, (size_t)n, sizeof *v, by_size);
+    mc_sort_floats(v, n);
     return v[n / 2];
 }
 

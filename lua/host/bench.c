@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/sample.h"
 #include "lua/host/arena.h"
 #include "lua/host/policies.h"
 #include "lua/host/trial.h"
@@ -64,21 +65,6 @@ struct bench {
     } step;
     double took[CALLS];
 };
-
-/* ---- numbers ----------------------------------------------------------------------- */
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    return v[n / 2];
-}
 
 /* ---- a step ------------------------------------------------------------------------ */
 
@@ -142,7 +128,7 @@ static void hooks(struct bench *b)
         for (int i = 0; i < CALLS; i++)
             b->took[i] = plan_once(b);
         snprintf(name, sizeof name, "plan_us_%d", sizes[k]);
-        b->add(b->ctx, name, median(b->took, CALLS) * 1e6, "us", NULL);
+        b->add(b->ctx, name, mc_median(b->took, CALLS) * 1e6, "us", NULL);
         snprintf(name, sizeof name, "plan_us_%d_p99", sizes[k]);
         b->add(b->ctx, name, b->took[CALLS * 99 / 100] * 1e6, "us", NULL);
     }
@@ -169,7 +155,7 @@ static void sampling(struct bench *b)
             b->took[i] = mc_now() - t0;
         b->p.ops->step_end(b->p.self);
     }
-    b->add(b->ctx, "pick_us", median(b->took, CALLS) * 1e6, "us", "5 (a token of 32)");
+    b->add(b->ctx, "pick_us", mc_median(b->took, CALLS) * 1e6, "us", "5 (a token of 32)");
     for (int i = 0; i < CALLS; i++) {
         double t0 = mc_now();
 
@@ -177,7 +163,7 @@ static void sampling(struct bench *b)
         b->took[i] = mc_now() - t0;
         b->p.ops->step_end(b->p.self);
     }
-    b->add(b->ctx, "chain_us", median(b->took, CALLS) * 1e6, "us", "(a sequence)");
+    b->add(b->ctx, "chain_us", mc_median(b->took, CALLS) * 1e6, "us", "(a sequence)");
 }
 
 /* From asking to the step boundary at which it serves. */
@@ -194,7 +180,7 @@ static int reloads(struct bench *b, struct mc_err *err)
             b->p.ops->step_end(b->p.self);
         b->took[i] = mc_now() - t0;
     }
-    b->add(b->ctx, "reload_ms", median(b->took, RELOADS) * 1e3, "ms", "1000");
+    b->add(b->ctx, "reload_ms", mc_median(b->took, RELOADS) * 1e3, "ms", "1000");
     return 0;
 }
 
@@ -223,21 +209,8 @@ static void runaways(struct bench *b)
         } while (st.hook[MC_HOOK_PLAN].calls == lost && mc_now() - t0 < 10);
         back[i] = mc_now() - t0;
     }
-    b->add(b->ctx, "runaway_ms", median(b->took, RUNAWAYS) * 1e3, "ms", "250");
-    b->add(b->ctx, "runaway_back_ms", median(back, RUNAWAYS) * 1e3, "ms", NULL);
-}
-
-static double rss_kb(void)
-{
-    FILE *f = fopen("/proc/self/statm", "r");
-    long pages = 0;
-
-    if (f) {
-        if (fscanf(f, "%*d %ld", &pages) != 1)
-            pages = 0;
-        fclose(f);
-    }
-    return (double)pages * (double)sysconf(_SC_PAGESIZE) / 1024;
+    b->add(b->ctx, "runaway_ms", mc_median(b->took, RUNAWAYS) * 1e3, "ms", "250");
+    b->add(b->ctx, "runaway_back_ms", mc_median(back, RUNAWAYS) * 1e3, "ms", NULL);
 }
 
 static int memory(struct bench *b, struct mc_err *err)
@@ -252,13 +225,13 @@ static int memory(struct bench *b, struct mc_err *err)
 
     if (rc < 0)
         return rc;
-    before = rss_kb();
+    before = mc_resident_bytes();
     for (; n < VMS && rc == 0; n++)
         rc = mc_trial_open(&o, g, &vm[n], err);
     if (rc == 0) {
         b->add(b->ctx, "step_vm_heap_kb", (double)mc_arena_used(vm[0]->vm->arena) / 1024,
                "KB", NULL);
-        b->add(b->ctx, "step_vm_rss_kb", (rss_kb() - before) / VMS, "KB", NULL);
+        b->add(b->ctx, "step_vm_rss_kb", (mc_resident_bytes() - before) / VMS / 1024, "KB", NULL);
     }
     for (int i = 0; i < n; i++)
         mc_stepvm_close(vm[i]);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "core/base/sample.h"
 #include "lua/host/scene.h"
 
 enum { ROUNDS = 16 };
@@ -77,13 +78,6 @@ static int try_sampler(struct mc_stepvm *s, int done, int n, struct mc_err *err)
     return rc;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-
-    return (x > y) - (x < y);
-}
-
 int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, int n_recorded,
               struct mc_tried *tried, struct mc_err *err)
 {
@@ -110,7 +104,7 @@ int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, int n_recor
             rc = try_view(s, n_recorded == 1 ? "the last recorded step" : "a recorded step",
                           &recorded[i], p, tried, err);
     n = tried->n_us = tried->n_us < MC_N_TRIED ? tried->n_us : MC_N_TRIED;
-    qsort(tried->us, (size_t)n, sizeof *tried->us, by_size);
+    mc_sort_floats(tried->us, n);
     free(b);
     free(p);
     return rc < 0 ? rc : 0;
