@@ -79,7 +79,7 @@ const char *mc_nearest(const char *word, const char *const *list)
             best = *list;
         }
     }
-    return least <= 2 + strlen(word) / 4 ? best : NULL;
+    return least <= 1 + strlen(word) / 4 ? best : NULL;
 }
 
 int mc_setting_find(const char *key, const char **nearest)

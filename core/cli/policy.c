@@ -94,6 +94,8 @@ static int do_diff(struct cmd *c)
         rc = mc_client_call(client, "policy.diff", texts(c, 1), &out, &err);
     if (rc == 0 && c->json)
         mc_cli_show(out, true);
+    else if (rc == 0 && !json_string_length(json_object_get(out, "text")))
+        puts("no difference");
     else if (rc == 0)
         fputs(json_string_value(json_object_get(out, "text")), stdout);
     json_decref(out);

@@ -150,7 +150,7 @@ static void show_text(const struct side *a, const struct side *b, const char *po
     static const char *const share[] = {"mean", "p50", "p90", "p99"};
     char name[32];
 
-    printf("%-22s %12s %12.12s\n", "", "recorded", policy);
+    printf("policy %s\n\n%-22s %12s %12s\n", policy, "", "recorded", "replayed");
     printf("%-22s %12d %12d\n", "requests", a->requests, b->requests);
     for (int k = 0; k < 4; k++) {
         snprintf(name, sizeof name, "first token %s ms", share[k]);

@@ -2,6 +2,7 @@
  *
  * Sends one request to the server's socket and shows the answer: fields a line, rows as
  * columns, or --json. OWNS nothing after it returns. THREAD: main. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,13 @@
 #include "core/cli/client.h"
 #include "core/serve/admin.h"
 
-enum { CELL = 64, COLUMNS = 16 };
+enum { CELL = 128, COLUMNS = 16 };
+
+/* A counter, which is a double of no fraction, keeps all its digits. */
+static bool whole(double x)
+{
+    return fabs(x) < 1e15 && x == trunc(x);
+}
 
 /* A value on one line, without control bytes. */
 static void cell(const json_t *v, char *out, size_t cap)
@@ -20,7 +27,7 @@ static void cell(const json_t *v, char *out, size_t cap)
     if (json_is_string(v))
         snprintf(out, cap, "%s", json_string_value(v));
     else if (json_is_real(v))
-        snprintf(out, cap, "%.6g", json_real_value(v));
+        snprintf(out, cap, whole(json_real_value(v)) ? "%.0f" : "%.6g", json_real_value(v));
     else if (v && (text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT)))
         snprintf(out, cap, "%s", text);
     else
@@ -31,30 +38,8 @@ static void cell(const json_t *v, char *out, size_t cap)
             *p = '?';
 }
 
-static void show_object(const json_t *o)
-{
-    char text[1024];
-    const char *key;
-    json_t *v;
-    size_t i;
-
-    json_object_foreach((json_t *)o, key, v) {
-        if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
-            json_t *row;
-
-            json_array_foreach(v, i, row) {
-                cell(row, text, sizeof text);
-                printf("%-14s %s\n", key, text);
-            }
-            continue;
-        }
-        cell(v, text, sizeof text);
-        printf("%-14s %s\n", key, text);
-    }
-}
-
 /* Rows of like objects, as columns of the first one's keys. */
-static void show_rows(const json_t *rows)
+static void show_rows(const json_t *rows, const char *indent)
 {
     const char *keys[COLUMNS], *key;
     int width[COLUMNS], n = 0, i;
@@ -75,13 +60,37 @@ static void show_rows(const json_t *rows)
                 width[i] = (int)strlen(text);
         }
     }
+    width[n - 1] = 0; /* no blanks behind the last */
     for (i = 0; i < n; i++)
-        printf("%-*s%s", width[i], keys[i], i + 1 < n ? "  " : "\n");
+        printf("%s%-*s", i ? "  " : indent, width[i], keys[i]);
+    printf("\n");
     json_array_foreach(rows, r, row) {
         for (i = 0; i < n; i++) {
             cell(json_object_get(row, keys[i]), text, sizeof text);
-            printf("%-*s%s", width[i], text, i + 1 < n ? "  " : "\n");
+            printf("%s%-*s", i ? "  " : indent, width[i], text);
         }
+        printf("\n");
+    }
+}
+
+static void show_object(const json_t *o)
+{
+    char text[1024];
+    const char *key;
+    json_t *v;
+    int width = 14;
+
+    json_object_foreach((json_t *)o, key, v)
+        if ((int)strlen(key) > width)
+            width = (int)strlen(key);
+    json_object_foreach((json_t *)o, key, v) {
+        if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
+            printf("%s\n", key);
+            show_rows(v, "  ");
+            continue;
+        }
+        cell(v, text, sizeof text);
+        printf("%-*s %s\n", width, key, text);
     }
 }
 
@@ -95,7 +104,7 @@ void mc_cli_show(const json_t *v, bool json)
     } else if (json_is_object(v)) {
         show_object(v);
     } else if (json_is_array(v) && json_is_object(json_array_get(v, 0))) {
-        show_rows(v);
+        show_rows(v, "");
     } else if (!json_is_array(v)) {
         cell(v, text, sizeof text);
         printf("%s\n", text);

@@ -185,6 +185,7 @@ static void config_nearest_needs_to_be_near(void **state)
     assert_string_equal(mc_nearest("srve", list), "serve");
     assert_string_equal(mc_nearest("chta", list), "chat");
     assert_null(mc_nearest("zzzzzz", list));
+    assert_null(mc_nearest("foo", (const char *[]){"log", NULL}));
 }
 
 static const struct CMUnitTest tests[] = {

@@ -116,7 +116,10 @@ def verbs_name_the_model():
     assert verb("kv", "small")[1]["model"] == "small"
     assert [r["model"] for r in verb("kv")[1]] == ["large", "small"]
     rc, text = verb("stats", "medium")
-    assert rc == 1 and "medium" in text
+    assert rc == 1 and "medium" in text and "mascon status" in text
+    p = subprocess.run([MASCON, "status", "--socket", server.socket], stdout=subprocess.PIPE)
+    lines = p.stdout.decode().split("models\n")[1].splitlines()  # a table, a row each
+    assert [line.split()[0] for line in lines[:3]] == ["model", "large", "small"], lines
     assert verb("stats")[1]["steps_total"] == (verb("stats", "small")[1]["steps_total"]
                                                + verb("stats", "large")[1]["steps_total"])
 

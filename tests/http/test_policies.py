@@ -97,6 +97,7 @@ def a_new_directory_checks_tests_and_lints():
 
 def check_and_diff_ask_the_server_when_there_is_one():
     with Dir() as d, Server("--no-watch", policies=d.path) as s:
+        assert mascon("policy", "diff", socket=s.socket)[:2] == (0, "no difference\n")
         d.write("scheduler.lua", "-- an edit\n" + d.scheduler)
         rc, out, _ = mascon("policy", "diff", socket=s.socket)
         assert rc == 0 and "+++ disk/scheduler.lua" in out and "+-- an edit\n" in out, out
