@@ -134,7 +134,7 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
     if (id < 0)
         return mc_fail_param(err, MC_EARG, "key", "no setting is called '%.40s'%s%s%s", key,
                              near ? "; did you mean '" : "", near ? near : "",
-                             near ? "'?" : "");
+                             near ? "'?" : "; `mascon config --dump` lists them");
     if (!mc_setting_list[id].live)
         return mc_fail_param(err, MC_EUNSUP, "key", "%s can't change while the server runs",
                              key);

@@ -79,8 +79,9 @@ int mc_engine_set_kv(struct mc_engine *e, uint64_t bytes, struct mc_err *err)
                            (unsigned long long)page, (unsigned long long)least,
                            (unsigned long long)(least * page));
     else if (n > most)
-        rc = mc_fail_param(err, MC_EARG, "kv_memory", "kv_memory: the pool was made for %llu "
-                           "bytes; more takes a restart", (unsigned long long)(most * page));
+        rc = mc_fail_param(err, MC_EARG, "kv_memory", "kv_memory: the pool was made for %.1f "
+                           "MiB; more takes a restart with a larger --kv-memory",
+                           (double)(most * page) / (1 << 20));
     else
         atomic_store(&e->p_goal, (int)n * mc_ranks_shards(&e->ranks));
     e->woken = true;

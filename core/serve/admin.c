@@ -373,7 +373,8 @@ static int v_set(struct mc_server *s, const json_t *args, json_t **out, struct m
         value = eq + 1;
     }
     if (!key || !value)
-        return mc_fail(err, MC_EARG, "set takes a setting and its value");
+        return mc_fail(err, MC_EARG, "set takes a setting and its value (drain=5); those "
+                       "that are live in `mascon config --dump` can change");
     if (!s->set)
         return mc_fail(err, MC_EUNSUP, "nothing to set here");
     rc = s->set(s->self, key, value, err);
@@ -397,19 +398,26 @@ static int log_levels(json_t **out)
 static int v_log(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
     const char *unit = mc_arg_text(args, 0), *level = mc_arg_text(args, 1);
+    const char *eq = unit && !level ? strchr(unit, '=') : NULL;
+    char name[64];
     int code, rc;
 
     (void)s;
     if (!unit)
         return log_levels(out);
-    if (!level) { /* `log debug`: all units */
+    if (eq) { /* `log http=debug`, as --log has it */
+        snprintf(name, sizeof name, "%.*s", (int)(eq - unit), unit);
+        unit = name;
+        level = eq + 1;
+    } else if (!level) { /* `log debug`: all units */
         level = unit;
         unit = NULL;
     }
     code = level ? mc_log_level_of(level) : MC_EARG;
     if (code < 0)
         return mc_fail_param(err, MC_EARG, "level",
-                             "log takes a unit and a level: debug info warn error off");
+                             "no log level '%.40s': there are debug, info, warn, error and off, "
+                             "alone or behind a unit (http=debug)", level);
     rc = mc_log_set(unit, (enum mc_log_level)code);
     if (rc < 0)
         return mc_fail_param(err, rc, "unit", "no level for the unit '%.40s'", unit);

@@ -31,6 +31,7 @@ int mc_arg_model(const struct mc_server *s, const json_t *args, size_t i,
 
     *out = mc_served_find(s, name);
     if (!*out)
-        return mc_fail_param(err, MC_EMODEL, "model", "there is no model '%.80s' here", name);
+        return mc_fail_param(err, MC_EMODEL, "model",
+                             "there is no model '%.80s' here; `mascon status` lists them", name);
     return (*out)->engine ? 0 : mc_fail(err, MC_ELOADING, "the model is still loading");
 }

@@ -106,7 +106,8 @@ int mc_look_why(struct mc_server *s, const json_t *args, json_t **out, struct mc
     *out = NULL;
     return mc_fail_param(err, MC_ENOENT, "id",
                          "no sequence or request '%.60s' lives or is among "
-                         "the last that ended",
+                         "the last that ended: ids stand in the answer's header "
+                         "x-request-id and in `mascon seqs`",
                          id);
 }
 

@@ -370,7 +370,8 @@ static int clear_stale(struct mc_rpc *r, struct mc_err *err)
     close(fd);
     if (rc == 0)
         return mc_fail_param(err, MC_EEXIST, "socket",
-                             "a server (pid %d) listens on %s already", (int)cred.pid,
+                             "a server (pid %d) listens on %s already: choose another with "
+                             "--socket", (int)cred.pid,
                              r->addr.sun_path);
     unlink(r->addr.sun_path);
     return 0;

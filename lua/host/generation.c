@@ -327,7 +327,8 @@ int mc_generation_open_path(const char *path, struct mc_generation **out,
         return rc;
     }
     if (stat(path, &st))
-        return mc_fail_param(err, MC_ENOENT, "path", "%s: %s", path, strerror(errno));
+        return mc_fail_param(err, MC_ENOENT, "path", "%s: %s; say a policy's name, or the path "
+                             "of its file or directory", path, strerror(errno));
     if (S_ISDIR(st.st_mode)) {
         snprintf(dir, sizeof dir, "%s/init.lua", path);
         return access(dir, R_OK)

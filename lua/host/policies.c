@@ -31,8 +31,8 @@ static int choose_dir(struct mc_policies *p, struct mc_err *err)
     struct stat st;
 
     if (p->opts.dir && (stat(p->opts.dir, &st) || !S_ISDIR(st.st_mode)))
-        return mc_fail_param(err, MC_ENOENT, "policies", "--policies %s is no directory",
-                             p->opts.dir);
+        return mc_fail_param(err, MC_ENOENT, "policies", "--policies %s is no directory; "
+                             "`mascon policy init` begins one", p->opts.dir);
     if (p->opts.dir && has_init(p->opts.dir))
         dir = p->opts.dir;
     else if (has_init(etc))

@@ -105,6 +105,13 @@ def why_gives_the_plans_reasons():
         assert "no pages" in reasons or "as many run as may" in reasons, reasons
 
 
+def counters_stand_whole_in_a_column():
+    status, out, err = run("stats")
+    assert status == 0 and "e+" not in out, (out, err)
+    assert len({line.index(line.split()[1]) for line in out.splitlines()}) == 1, out
+    assert int(re.search(r"weight_bytes_read_total +(\d+)$", out, re.M).group(1)) > 5e6, out
+
+
 def top_is_plain_without_a_terminal():
     done = threading.Thread(target=ask, args=(1500, "busy"))
     done.start()
@@ -130,11 +137,16 @@ def log_levels_change_while_it_runs():
         time.sleep(0.05)
     assert "id=logged status=200" in server.log()
     assert json.loads(run("log", "--json")[1])["http"] == "debug"
-    assert run("log", "http", "info")[0] == 0 and run("log", "http", "loud")[0] == 1
+    assert run("log", "http=info")[0] == 0
+    assert json.loads(run("log", "--json")[1])["http"] == "info"
+    for bad in (("http", "loud"), ("http=loud",)):
+        status, _, err = run("log", *bad)
+        assert status == 1 and "'loud'" in err and "warn" in err, err
 
 
 if __name__ == "__main__":
     with Server() as server:
-        main([each_verb_is_a_word_and_a_function, why_tells_a_requests_life,
+        main([each_verb_is_a_word_and_a_function, prompts_are_pinned_by_word_and_from_lua,
+              why_tells_a_requests_life, counters_stand_whole_in_a_column,
               why_gives_the_plans_reasons, top_is_plain_without_a_terminal,
               log_levels_change_while_it_runs])
