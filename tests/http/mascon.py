@@ -1,4 +1,5 @@
 """What the HTTP tests share: a server process, requests, streams, TAP. Standard library only."""
+import atexit
 import http.client
 import json
 import os
@@ -14,6 +15,9 @@ import traceback
 
 MASCON = os.environ.get("MASCON", "build/mascon")
 MODEL = "tests/models/tiny-llama"
+# A server of the operator's own has the default socket, and is none of the tests' business.
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="mascon-test-")
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 SANITIZED = "asan" in MASCON or "tsan" in MASCON  # some twenty times slower
 
 
