@@ -39,6 +39,8 @@ print()
 if first is None:
     sys.exit("no answer came")
 n = usage.get("completion_tokens", 0)
-if n > 1 and last > first:
+if n:
     print(f"\n  {n} tokens: the first after {1000 * (first - start):.0f} ms, "
-          f"then {(n - 1) / (last - first):.1f} tokens/s")
+          f"all after {1000 * (last - start):.0f} ms", end="")
+    # Tokens that a busy machine hands over in one piece would show no speed but the pipe's.
+    print(f" ({(n - 1) / (last - first):.1f} tokens/s)" if last - first > 0.02 else "")
