@@ -132,7 +132,7 @@ static int describe(struct mc_engine *e, struct mc_kv_file *h, struct mc_err *er
 
     if (atomic_load(&e->failed))
         return mc_fail(err, MC_EINTERNAL, "the engine has failed");
-    if (mc_ranks_shards(&e->ranks) > 1 || m->be->alloc != m->be->host_alloc)
+    if (mc_ranks_shards(&e->ranks) > 1 || !mc_mem_is_host(m->be))
         return mc_fail(err, MC_EUNSUP,
                        "contexts can't be saved where tokens are spread over "
                        "ranks, nor from backend %s",

@@ -47,41 +47,51 @@ static uint64_t default_pool(const struct mc_engine *e, int64_t page_bytes)
     return enough < quarter ? enough : quarter;
 }
 
-/* The pages, what is kept of each on the host, and the weights must fit in memory:
- * overcommitted they would be granted, and the process killed when they fill. (A device
- * grants no more than it has: there pages and weights are its own affair.) */
-double mc_engine_bytes(const struct mc_engine *e)
-{
-    bool device = strcmp(e->model->be->name, "cuda") == 0;
-    double page = (double)e->crew.run[0].dev.kv.page_stride, n = 0;
+/* What an engine takes of the host's memory. */
+struct needs {
+    double pages, records, swap, weights;
+};
 
-    for (int32_t i = 0; i < e->ranks.n && !device; i++)
-        n += (double)e->ranks.rank[i].model.mem.bytes + page * e->pool.n_page;
-    return n + (double)mc_kv_record_bytes(e->pool.n_page) + page * e->swap.n * e->ranks.n;
+/* (A device grants no more than it has: there pages and weights are its own affair.) */
+static struct needs needs_of(const struct mc_engine *e, int64_t page_bytes)
+{
+    int32_t shards = mc_ranks_shards(&e->ranks);
+    struct needs n = {
+        .records = (double)mc_kv_record_bytes(e->pool.n_page * shards),
+        .swap = (double)mc_swap_places(e, page_bytes) * (double)page_bytes *
+                (e->ranks.n / shards)};
+
+    if (!mc_mem_is_host(e->model->be))
+        return n;
+    n.pages = (double)e->pool.n_page * (double)page_bytes * e->ranks.n;
+    for (int32_t i = 0; i < e->ranks.n; i++)
+        n.weights += (double)e->ranks.rank[i].model.mem.bytes;
+    return n;
 }
 
+double mc_engine_bytes(const struct mc_engine *e)
+{
+    const struct needs n = needs_of(e, e->crew.run[0].dev.kv.page_stride);
+
+    return n.pages + n.records + n.swap + n.weights;
+}
+
+/* All must fit in memory: overcommitted it would be granted, and the process killed when it
+ * fills. */
 static int check_pool(const struct mc_engine *e, int64_t page_bytes, struct mc_err *err)
 {
     const double gib = 1 << 30;
     double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    bool device = strcmp(e->model->be->name, "cuda") == 0;
-    double pages = device ? 0 : (double)e->pool.n_page * (double)page_bytes * e->ranks.n;
-    int32_t shards = mc_ranks_shards(&e->ranks);
-    double records = (double)mc_kv_record_bytes(e->pool.n_page * shards);
-    double swap = (double)mc_swap_places(e, page_bytes) * (double)page_bytes *
-                  (e->ranks.n / shards);
-    double weights = 0;
+    const struct needs n = needs_of(e, page_bytes);
 
-    for (int32_t i = 0; i < e->ranks.n && !device; i++)
-        weights += (double)e->ranks.rank[i].model.mem.bytes;
-
-    if (pages + records + swap + weights <= have)
+    if (n.pages + n.records + n.swap + n.weights <= have)
         return 0;
     return mc_fail_param(err, MC_EARG, "kv-memory",
                          "--kv-memory: %.1f GiB of pages, %.1f GiB of records of them, "
                          "%.1f GiB for preempted ones (--swap-memory) and %.1f GiB of weights "
                          "are more than this machine's %.1f GiB of memory",
-                         pages / gib, records / gib, swap / gib, weights / gib, have / gib);
+                         n.pages / gib, n.records / gib, n.swap / gib, n.weights / gib,
+                         have / gib);
 }
 
 /* The layout and number of pages; the pools themselves are the crew's. */

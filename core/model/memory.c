@@ -13,6 +13,11 @@ struct mc_block {
     bool host;
 };
 
+bool mc_mem_is_host(const struct mc_backend *be)
+{
+    return be->alloc == be->host_alloc;
+}
+
 void mc_mem_init(struct mc_mem *m, struct mc_backend *be)
 {
     *m = (struct mc_mem){.be = be};

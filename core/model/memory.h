@@ -5,6 +5,7 @@
 #ifndef MC_MODEL_MEMORY_H
 #define MC_MODEL_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/kernels.h"
@@ -17,6 +18,8 @@ struct mc_mem {
     size_t bytes;
 };
 
+/* Whether a backend computes in the host's own memory. */
+bool mc_mem_is_host(const struct mc_backend *be);
 void mc_mem_init(struct mc_mem *m, struct mc_backend *be);
 void mc_mem_fini(struct mc_mem *m);
 /* Zeroed device memory, or NULL (also for 0 bytes). */

@@ -10,6 +10,7 @@
  * mc_edge_req_end. */
 #include "lua/host/edge.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,12 @@
 #include "lua/bind/stream.h"
 #include "lua/host/gate.h"
 
-enum { VM_MEM = 256 << 20, ROUTES_MAX = 128, ROUTE_NAME = 128 };
+enum {
+    VM_MEM = 256 << 20,
+    ROUTES_MAX = 128,
+    ROUTE_NAME = 128,
+    EDGES_MAX = 64, /* of the setting edge_vms */
+};
 
 #ifdef MC_SANITIZE
 static const struct mc_burst BURST = {200000, 1000000, 3000000, NULL};
@@ -245,7 +251,7 @@ int mc_edge_check(struct mc_edge *e, struct mc_generation *g, struct mc_err *err
 
 int mc_edge_install(struct mc_edge *e, struct mc_generation *g, struct mc_err *err)
 {
-    struct edge_vm *fresh[65] = {NULL}, *unused;
+    struct edge_vm *fresh[EDGES_MAX + 1] = {NULL}, *unused;
     int i, rc = 0;
 
     for (i = 0; i < e->n_worker && rc == 0; i++)
@@ -544,6 +550,7 @@ int mc_edge_open(struct mc_server *s, int threads, struct mc_edge **out, struct 
     char name[16];
     int rc = 0;
 
+    assert(threads <= EDGES_MAX);
     if (!e)
         return mc_fail(err, MC_ENOMEM, "no memory for the edge");
     e->server = s;
