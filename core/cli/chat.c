@@ -2,7 +2,8 @@
  *
  * Keeps the history, renders it by the model's chat template, shows the answer as it
  * comes and its speed after it. Ctrl-C stops an answer; the end of input leaves. A stdin
- * that is no terminal is one message.
+ * that is no terminal is one message. A model that says nothing of sampling answers with its
+ * likeliest tokens: small ones make little sense at a temperature of 1.
  *
  * OWNS the engine. THREAD: main; tokens come over mc_gen's queue. */
 #define _GNU_SOURCE
@@ -28,6 +29,7 @@ struct chat {
     struct mc_render *render;
     json_t *messages;
     int32_t limit; /* tokens of an answer, -1: as room allows */
+    double temperature; /* below 0: the model's own, else 0 */
     bool terminal;
 };
 
@@ -159,6 +161,17 @@ static int follow(struct chat *c, struct mc_gen *g, FILE *answer, struct mc_err 
     return 0;
 }
 
+static void sampling(const struct chat *c, struct mc_params *p)
+{
+    const struct mc_config *config = mc_engine_config(c->engine);
+
+    mc_params_default(config, p);
+    if (c->temperature >= 0)
+        p->temperature = c->temperature;
+    else if (!config->has_sampling)
+        p->temperature = 0;
+}
+
 static int answer(struct chat *c, const char *text, size_t n, struct mc_err *err)
 {
     struct mc_gen_opts o = {.req = {.limit = c->limit, .n_top = -1}};
@@ -174,7 +187,7 @@ static int answer(struct chat *c, const char *text, size_t n, struct mc_err *err
     json_array_append_new(c->messages, json_pack("{s:s, s:s%}", "role", "user", "content",
                                                  text, n));
     rc = prompt_of(c, &ids, err);
-    mc_params_default(mc_engine_config(c->engine), &o.req.want);
+    sampling(c, &o.req.want);
     o.req.ids = ids.v;
     o.req.n_ids = (int32_t)ids.n;
     if (rc == 0)
@@ -256,19 +269,39 @@ static int start(struct chat *c, const char *model, const struct mc_settings *s,
     return rc;
 }
 
+/* From 0 to 2, as in a request; *out stays when it is not given. */
+static int temperature_of(const char *text, double *out, struct mc_err *err)
+{
+    char *end = NULL;
+
+    if (!text)
+        return 0;
+    *out = strtod(text, &end);
+    if (end == text || *end || !(*out >= 0 && *out <= 2))
+        return mc_fail_param(err, MC_EARG, "temperature", "--temperature: '%.40s' is no number "
+                             "from 0 to 2", text);
+    return 0;
+}
+
 int mc_cmd_chat(int argc, char **argv, const struct mc_lua_half *lua)
 {
     struct sigaction sa = {.sa_handler = on_sigint};
+    const char *temperature = NULL;
+    const struct mc_flag flags[] = {
+        {"temperature", "T", &temperature, "0 is the likeliest token [the model's own, else 0]"},
+        {0}};
     struct mc_settings set;
     struct mc_args a = {.word = "chat", .usage = "MODEL [flags]", .who = MC_FOR_CHAT,
-                        .min = 1, .max = 1, .set = &set};
-    struct chat c = {.lua = lua, .terminal = isatty(STDOUT_FILENO)};
+                        .flags = flags, .min = 1, .max = 1, .set = &set};
+    struct chat c = {.lua = lua, .terminal = isatty(STDOUT_FILENO), .temperature = -1};
     struct mc_err err = {0};
     int rc = mc_args_parse(&a, argc, argv, lua);
 
     if (rc < 0) {
         c.messages = json_array();
-        rc = mc_cli_logs(&set, &err);
+        rc = temperature_of(temperature, &c.temperature, &err);
+        if (rc == 0)
+            rc = mc_cli_logs(&set, &err);
         if (rc == 0)
             rc = start(&c, a.pos[0], &set, &err);
         sigaction(SIGINT, &sa, NULL);

@@ -98,8 +98,8 @@ static int add(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tena
     if (e->n_pin == MC_MAX_PINS)
         return mc_fail(err, MC_ELIMIT, "%d prefixes are pinned already", MC_MAX_PINS);
     if (pages == 0)
-        return mc_fail(err, MC_ENOENT, "nothing of these %d tokens is cached: a pin keeps whole "
-                       "pages of %d tokens of a prompt that was read before", n, MC_PAGE);
+        return mc_fail(err, MC_ENOENT, "no page of these %d tokens is cached: a pin keeps whole "
+                       "pages, of %d tokens", n, MC_PAGE);
     if (pages > room)
         return mc_fail(err, MC_ELIMIT, "%d pages: pins may hold %d more, half of the pool in all",
                        pages, room);

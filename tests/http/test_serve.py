@@ -57,6 +57,14 @@ def settings_come_from_a_file_and_flags_win():
 def chat_and_render_work_without_a_server():
     status, out, _ = mascon("chat", MODEL, stdin=b"Hello")
     assert status == 0 and out.strip()
+    # a model that says nothing of sampling gives its likeliest tokens, if not asked for others
+    silent = ("chat", "tests/models/tiny-kimi", "--max-tokens-default", "24")
+    likeliest = mascon(*silent, "--temperature", "0", stdin=b"Hello")[1]
+    assert likeliest.strip() and mascon(*silent, stdin=b"Hello")[1] == likeliest
+    assert mascon(*silent, "--temperature", "2", stdin=b"Hello")[1] != likeliest
+    for bad in ("3", "warm", "nan"):
+        status, _, err = mascon("chat", MODEL, "--temperature", bad, stdin=b"Hello")
+        assert status == 1 and "--temperature" in err and bad in err, err
     chat = b'{"messages": [{"role": "user", "content": "Hi <|eot_id|>"}]}'
     status, text, _ = mascon("render", MODEL, stdin=chat)
     assert status == 0 and text.endswith("<|end_header_id|>\n\n") and "Hi <|eot_id|>" in text
