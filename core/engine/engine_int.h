@@ -1,7 +1,7 @@
 /* engine_int.h - the engine's insides, shared by the files of core/engine only.
  *
  *   open.c     opening and closing
- *   engine.c   the thread and its loop, submit and cancel, looking in
+ *   engine.c   the thread and its loop, its status
  *   submit.c   requests and cancels on their way in
  *   seq.c      a sequence's life: admission, ends, pages and slot given back
  *   prefix.c   what of a context is in pages already: the cache, a fork's parent
@@ -18,7 +18,9 @@
  *   hold.c     contexts that are kept, saved and read back; kv_file.c  their form
  *   trace.c    how long steps take, and what a recorder is told
  *   cost.c     what a step takes, fitted; record.c, record_read.c  recordings;
- *   sim.c, sim_fit.c  the scheduler on a recording (these know no engine)
+ *   sim.c, sim_fit.c, sim_shipped.c  the scheduler on a recording, or on arrivals made up
+ *              (these know no engine); policy.c  the built-in one
+ *   kv.c       the pages: who holds which, the prefix table
  *   dump.c     a page as it lies in memory
  *   stats.c    counters, histograms, what lanes and tenants were served
  *   life.c     what came to each sequence and why it waited; look.c shows it
@@ -26,8 +28,8 @@
  * Rules
  *  1. The engine thread owns everything here except `inbox` (its lock), counters
  *     (atomics) and what `look` guards for status and seqs.
- *  2. Lock order: look, then inbox. Neither is held while waiting for the device; sinks
- *     are called with look held, never with inbox.
+ *  2. Lock order: look, then inbox; of a pair of engines the reader's first. Neither is held
+ *     while waiting for the device; sinks are called with look held, never with inbox.
  *  3. A step's staging is reused only after that step was published.
  *  4. In state DECODE: n_ctx == n_ids + n_fly - 1. Pages cover n_ctx; while PAUSED there are
  *     none, and n_ctx tokens are in n_place pages of host memory (dropped: 0).

@@ -34,8 +34,9 @@ static int32_t room(const struct mc_engine *e)
 
 static int no_room(const struct mc_engine *e, struct mc_err *err)
 {
-    return mc_fail(err, MC_ELIMIT, "contexts that are kept hold %d pages, a quarter of the pool",
-                   e->n_kept);
+    return mc_fail(err, MC_ELIMIT,
+                   "contexts that are kept hold %d pages and may hold %d, a quarter of the pool",
+                   e->n_kept, most_held(e));
 }
 
 static struct mc_held *held_new(int32_t n_page, const int32_t *ids)
@@ -80,26 +81,18 @@ void mc_engine_release(struct mc_engine *e, struct mc_held *h)
 int mc_engine_hold(struct mc_engine *e, const int32_t *ids, int32_t n,
                    const struct mc_who *who, struct mc_held **out, struct mc_err *err)
 {
-    struct mc_hash hash = mc_seq_root(who->tenant, who->salt);
+    struct mc_hash root = mc_seq_root(who->tenant, who->salt);
     struct mc_held *h = held_new(n / MC_PAGE, ids);
     int rc = 0;
 
     if (!h)
         return mc_fail(err, MC_ENOMEM, "no memory for a context of %d tokens", n);
     pthread_mutex_lock(&e->look);
-    for (int32_t i = 0; i < n / MC_PAGE && rc == 0; i++) {
-        int32_t page;
-
-        hash = mc_kv_chain(hash, ids + i * MC_PAGE);
-        page = mc_kv_find(e->kv, hash, ids + i * MC_PAGE, false);
-        if (page < 0)
-            break;
-        if (room(e) == 0)
-            rc = no_room(e, err);
-        else
-            h->page[h->n_page++] = mc_kv_find(e->kv, hash, ids + i * MC_PAGE, true);
-        e->n_kept += rc == 0;
-    }
+    if (mc_kv_find_all(e->kv, root, ids, n, NULL) > room(e))
+        rc = no_room(e, err);
+    else
+        h->n_page = mc_kv_find_all(e->kv, root, ids, n, h->page);
+    e->n_kept += h->n_page;
     pthread_mutex_unlock(&e->look);
     if (rc < 0) {
         mc_engine_release(e, h);

@@ -286,6 +286,24 @@ int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bo
     return i;
 }
 
+int32_t mc_kv_find_all(struct mc_pages *kv, struct mc_hash root, const int32_t *ids,
+                       int32_t n, int32_t *page)
+{
+    int32_t i = 0;
+
+    for (; (i + 1) * MC_PAGE <= n; i++) {
+        int32_t at;
+
+        root = mc_kv_chain(root, ids + i * MC_PAGE);
+        at = mc_kv_find(kv, root, ids + i * MC_PAGE, page != NULL);
+        if (at < 0)
+            break;
+        if (page)
+            page[i] = at;
+    }
+    return i;
+}
+
 /* ---- taking and giving ------------------------------------------------------------- */
 
 /* The shard with most pages that can be had. */

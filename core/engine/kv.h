@@ -76,5 +76,9 @@ bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h,
                    const int32_t *ids);
 /* The page found, or -1; with take, refs go up. */
 int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bool take);
+/* How many whole pages of n ids are found, from the first on; taken into page, unless it is
+ * NULL. */
+int32_t mc_kv_find_all(struct mc_pages *kv, struct mc_hash root, const int32_t *ids,
+                       int32_t n, int32_t *page);
 
 #endif

@@ -58,33 +58,13 @@ void mc_pins_close(struct mc_engine *e)
         drop(e, 0);
 }
 
-/* Whole pages of ids that are findable; with take, attached to page. */
-static int32_t find(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tenant,
-                    const char *salt, int32_t *page)
-{
-    struct mc_hash h = mc_seq_root(tenant, salt);
-    int32_t i = 0;
-
-    for (; (i + 1) * MC_PAGE <= n; i++) {
-        int32_t at;
-
-        h = mc_kv_chain(h, ids + i * MC_PAGE);
-        at = mc_kv_find(e->kv, h, ids + i * MC_PAGE, page != NULL);
-        if (at < 0)
-            break;
-        if (page)
-            page[i] = at;
-    }
-    return i;
-}
-
 int32_t mc_engine_cached(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tenant,
                          const char *salt)
 {
     int32_t pages;
 
     pthread_mutex_lock(&e->look);
-    pages = find(e, ids, n, tenant, salt, NULL);
+    pages = mc_kv_find_all(e->kv, mc_seq_root(tenant, salt), ids, n, NULL);
     pthread_mutex_unlock(&e->look);
     return pages * MC_PAGE;
 }
@@ -93,7 +73,9 @@ int32_t mc_engine_cached(struct mc_engine *e, const int32_t *ids, int32_t n, uin
 static int add(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tenant,
                const char *salt, int32_t *page, struct mc_err *err)
 {
-    int32_t room = mc_kv_total(e->kv) / 2 - held(e), pages = find(e, ids, n, tenant, salt, NULL);
+    struct mc_hash root = mc_seq_root(tenant, salt);
+    int32_t room = mc_kv_total(e->kv) / 2 - held(e);
+    int32_t pages = mc_kv_find_all(e->kv, root, ids, n, NULL);
 
     if (e->n_pin == MC_MAX_PINS)
         return mc_fail(err, MC_ELIMIT, "%d prefixes are pinned already", MC_MAX_PINS);
@@ -103,7 +85,7 @@ static int add(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tena
     if (pages > room)
         return mc_fail(err, MC_ELIMIT, "%d pages: pins may hold %d more, half of the pool in all",
                        pages, room);
-    find(e, ids, pages * MC_PAGE, tenant, salt, page);
+    mc_kv_find_all(e->kv, root, ids, pages * MC_PAGE, page);
     e->pin[e->n_pin++] = (struct mc_pin){
         .page = page,
         .info = {.id = ++e->pin_id, .tenant = tenant, .n_page = pages,

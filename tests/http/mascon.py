@@ -20,10 +20,6 @@ os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="mascon-test-")
 atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 SANITIZED = "asan" in MASCON or "tsan" in MASCON  # some twenty times slower
 
-# Where sockets are that no test names: not those of a server that runs here already.
-os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="mascon-test-")
-atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
-
 
 class Server:
     """mascon serve on a free port, in a directory of its own; ends with the with block."""
