@@ -14,6 +14,7 @@
 #include "core/cli/bench_kv.h"
 #include "core/cli/burst.h"
 #include "core/cli/invent.h"
+#include "core/cli/scratch.h"
 #include "core/model/load.h"
 #include "core/weights/weights.h"
 

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/cli/invent.h"
 #include "core/cli/lua_half.h"
 #include "core/cli/plan.h"
 #include "core/cli/roof.h"

@@ -8,14 +8,11 @@
  * order. */
 #include "core/cli/invent.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "core/model/form.h"
 #include "core/model/tokenizer.h"
@@ -276,14 +273,16 @@ static int copy_file(const char *from, const char *to, struct mc_err *err)
 {
     FILE *in = fopen(from, "rb"), *out;
     char buf[1 << 16];
-    size_t n;
+    size_t n = 1;
     int bad;
 
     if (!in)
         return 0; /* a tokenizer has not every file */
     out = fopen(to, "wb");
-    while (out && (n = fread(buf, 1, sizeof buf, in)) > 0)
+    while (out && n > 0) {
+        n = fread(buf, 1, sizeof buf, in);
         fwrite(buf, 1, n, out);
+    }
     bad = !out || ferror(in) || ferror(out);
     fclose(in);
     if (out && fclose(out) != 0)
@@ -347,29 +346,4 @@ int mc_invent(const struct mc_invent *v, const char *dir, struct mc_err *err)
     json_decref(w->header);
     free(w);
     return rc;
-}
-
-int mc_scratch_new(char path[MC_SCRATCH_PATH], struct mc_err *err)
-{
-    const char *base = getenv("TMPDIR");
-
-    snprintf(path, MC_SCRATCH_PATH, "%.200s/mascon-XXXXXX",
-             base && *base ? base : "/tmp");
-    return mkdtemp(path) ? 0 : mc_fail(err, MC_EIO, "%s: %s", path, strerror(errno));
-}
-
-void mc_scratch_remove(const char *path)
-{
-    DIR *d = opendir(path);
-    struct dirent *e;
-
-    while (d) {
-        e = readdir(d);
-        if (!e)
-            break;
-        unlinkat(dirfd(d), e->d_name, 0); /* . and .. are no files */
-    }
-    if (d)
-        closedir(d);
-    rmdir(path);
 }

@@ -24,9 +24,4 @@ struct mc_invent {
 /* Writes config.json, model.safetensors and the tokenizer to dir, which exists. */
 int mc_invent(const struct mc_invent *v, const char *dir, struct mc_err *err);
 
-/* A new directory under TMPDIR or /tmp; and the end of one with the plain files in it. */
-enum { MC_SCRATCH_PATH = 256 };
-int mc_scratch_new(char path[MC_SCRATCH_PATH], struct mc_err *err);
-void mc_scratch_remove(const char *path);
-
 #endif

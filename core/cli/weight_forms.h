@@ -4,7 +4,7 @@
 #define MC_CLI_WEIGHT_FORMS_H
 
 #include "core/cli/bench.h"
-#include "core/cli/invent.h"
+#include "core/cli/scratch.h"
 #include "core/mc.h"
 #include "core/model/budget.h"
 

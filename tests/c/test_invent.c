@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/cli/invent.h"
+#include "core/cli/scratch.h"
 #include "tests/c/tmpdir.h"
 
 static void invent(const char *config, uint64_t seed, const char *dir)
