@@ -88,7 +88,7 @@ int mc_engine_dump(struct mc_engine *e, const struct mc_page_piece *p,
     struct mc_mem mem = {0};
     uint64_t ticket = 0;
     int32_t *page = NULL;
-    int rc;
+    int rc, end;
 
     pthread_mutex_lock(&e->look);
     rc = check_piece(e, p, err);
@@ -110,12 +110,11 @@ int mc_engine_dump(struct mc_engine *e, const struct mc_page_piece *p,
             mc_fail(err, rc, "a page can't be copied: %s", mc_code_text(rc));
     }
     pthread_mutex_unlock(&e->look);
-    if (rc == 0) {
-        rc = mc_crew_wait(&e->crew, ticket);
-        if (rc < 0) /* a rank that never comes back may still write: nothing is freed */
-            return mc_fail(err, rc, "a page can't be read: %s", mc_code_text(rc));
+    end = ticket ? mc_crew_wait(&e->crew, ticket) : 0;
+    if (end < 0) /* a rank that never comes back may still write: nothing is freed */
+        return mc_fail(err, end, "a page can't be read: %s", mc_code_text(end));
+    if (rc == 0)
         rc = cut_out(&e->crew.run[out->rank].dev.kv, p, buf[out->rank], out, err);
-    }
     mc_mem_fini(&mem);
     return rc;
 }
