@@ -73,19 +73,20 @@ void mc_req_unref(struct mc_req *r)
 
 void mc_req_gone(struct mc_req *r)
 {
-    bool first;
+    bool first, served;
 
     pthread_mutex_lock(&r->call);
     pthread_mutex_lock(&r->lock);
     first = r->owned && !r->gone;
+    served = r->ended && r->out_from == r->out.n; /* and closed before the edge was done */
     r->gone |= first;
     mc_res_wake(r);
     pthread_mutex_unlock(&r->lock);
-    if (first) {
+    if (first && !served)
         mc_info("http", "client gone: id=%s path=%s after=%.3fs", r->id, r->target.path,
                 mc_http_now() - r->t_served);
+    if (first)
         r->ops->gone(r->ops_self, r);
-    }
     pthread_mutex_unlock(&r->call);
 }
 

@@ -40,6 +40,7 @@ def gone_within_a_second(stream, reset):
         time.sleep(0.2)
         assert s.metric("mascon_steps_total") == steps
         assert s.metric("mascon_request_success_total", 'finished_reason="abort"') == 4
+        assert s.log().count("client gone: ") == 4
 
 
 def a_stream_whose_client_closes_is_cancelled():
@@ -67,7 +68,19 @@ def a_waiting_request_whose_client_closes_is_cancelled():
         s.idle(timeout=1.5)
 
 
+def a_client_that_closes_behind_the_end_is_not_called_gone():
+    with Server() as s:
+        for _ in range(40):
+            sock, text = send(s, True, 40), b""
+            while not text.endswith(b"\r\n0\r\n\r\n"):
+                text += sock.recv(65536)
+            sock.close()
+        s.idle()
+        assert "client gone" not in s.log(), s.log()
+
+
 main([a_stream_whose_client_closes_is_cancelled,
       a_stream_whose_client_resets_is_cancelled,
       a_whole_answer_whose_client_closes_is_cancelled,
-      a_waiting_request_whose_client_closes_is_cancelled])
+      a_waiting_request_whose_client_closes_is_cancelled,
+      a_client_that_closes_behind_the_end_is_not_called_gone])
