@@ -19,9 +19,6 @@ MODEL = "tests/models/tiny-llama"
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="mascon-test-")
 atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 SANITIZED = "asan" in MASCON or "tsan" in MASCON  # some twenty times slower
-# The default socket is this run's own: another server may be at work on the machine.
-os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="mascon-test-run-")
-atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], True)
 
 
 class Server:
