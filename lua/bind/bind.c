@@ -156,15 +156,22 @@ static void free_owned(struct mc_owned *o)
     free(o);
 }
 
-void *mc_bind_own(lua_State *L, const char *type, size_t bytes, void (*end)(struct mc_owned *))
+void mc_bind_room(lua_State *L)
 {
-    struct mc_tvm *v = mc_tvm_of(L);
-    struct mc_owned **at, *o;
+    const struct mc_tvm *v = mc_tvm_of(L);
 
     if (!mc_own_room(v))
         lua_gc(L, LUA_GCCOLLECT, 0);
     if (!mc_own_room(v))
         luaL_error(L, "more than %d tasks, sequences and tensors in this VM", MC_OWNED_MAX);
+}
+
+void *mc_bind_own(lua_State *L, const char *type, size_t bytes, void (*end)(struct mc_owned *))
+{
+    struct mc_tvm *v = mc_tvm_of(L);
+    struct mc_owned **at, *o;
+
+    mc_bind_room(L);
     at = lua_newuserdata(L, sizeof *at);
     *at = NULL;
     luaL_getmetatable(L, type);

@@ -29,6 +29,8 @@ void mc_bind_pull_err(lua_State *L, int idx, struct mc_err *err);
 /* The MC_E code with this API name ("overloaded"), or MC_EPOLICY. */
 int mc_bind_code(const char *api);
 bool mc_bind_is(lua_State *L, int idx, const char *type);
+/* Raises when the VM has as many handles as it may. */
+void mc_bind_room(lua_State *L);
 /* Pushes a handle of this type, of `bytes` zeros that begin with its struct mc_owned; the
  * running task's scope ends it by `end`. What it gets next can't raise. Raises when the VM
  * has too many. */

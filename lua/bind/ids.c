@@ -177,8 +177,7 @@ static int l_encode(lua_State *L)
 
     luaL_checktype(L, 1, LUA_TTABLE);
     mc_task_need(L);
-    if (!mc_own_room(v))
-        return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
+    mc_bind_room(L);
     m = mc_bind_model(L, 3);
     if (!m)
         return 2;

@@ -138,8 +138,7 @@ static int l_open(lua_State *L)
     if (!lua_isnil(L, 6))
         parent = mc_seq_check(L, 6);
     mc_task_need(L);
-    if (!mc_own_room(v))
-        return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
+    mc_bind_room(L);
     if (ids->n > INT32_MAX / 2)
         return luaL_error(L, "a prompt of %d tokens", INT32_MAX / 2);
     m = mc_bind_model(L, 3);

@@ -65,8 +65,7 @@ static int l_spawn(lua_State *L)
     struct spawned **at, *s;
 
     luaL_checktype(L, 1, LUA_TFUNCTION);
-    if (!mc_own_room(v))
-        return luaL_error(L, "more than %d tasks and sequences in this VM", MC_OWNED_MAX);
+    mc_bind_room(L);
     lua_settop(L, 1);
     at = lua_newuserdata(L, sizeof *at);
     *at = NULL;
