@@ -72,8 +72,8 @@ int mc_models_name(struct mc_server *s, const struct mc_settings *set, const cha
     for (int i = 0; i < n; i++) {
         mc_model_name(args[i], set->name, name, sizeof name, &paths[i]);
         if (is_served(s, name))
-            return mc_fail_param(err, MC_EARG, "model", "two models are called '%s': say "
-                                 "NAME=PATH", name);
+            return mc_fail_param(err, MC_EARG, "model", "two models are called '%s': give "
+                                 "each a NAME=PATH of its own", name);
         memcpy(s->model[s->n_model++].id, name, sizeof name);
     }
     if (n > 1 && *set->prefill_model)

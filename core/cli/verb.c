@@ -145,8 +145,9 @@ int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua)
     struct mc_settings set;
     bool json = false;
     const struct mc_flag flags[] = {{"json", NULL, &json, "the answer as JSON"}, {0}};
-    struct mc_args a = {.word = argv[0], .usage = mc_cli_verb(argv[0])->args, .who = MC_FOR_SOCK,
-                        .flags = flags, .max = 4, .set = &set};
+    const char *usage = mc_cli_verb(argv[0])->args;
+    struct mc_args a = {.word = argv[0], .usage = usage, .who = MC_FOR_SOCK, .flags = flags,
+                        .max = *usage ? 4 : 0, .set = &set};
     json_t *params;
     int rc = mc_args_parse(&a, argc, argv, lua);
 

@@ -43,6 +43,8 @@ def each_verb_is_a_word_and_a_function():
         assert status == 0 and err == "", (word, err)
         json.loads(out)
     assert "did you mean 'status'" in run("statu")[2]
+    status, _, err = run("seqs", "tiny-llama")  # which takes none
+    assert status == 2 and "too many: 'tiny-llama'" in err, err
 
 
 def prompts_are_pinned_by_word_and_from_lua():
