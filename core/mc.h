@@ -335,6 +335,7 @@ void mc_engine_step_info(struct mc_engine *e, struct mc_step_info *out);
     X(idle_by_policy_total, "steps that a valid plan left empty while work waited") \
     X(starved_total, "sequences that a policy left waiting while others ran")       \
     X(plan_fallback_total, "plans made by the built-in policy after a failure")     \
+    X(keep_fallback_total, "times that the cache hook failed and the oldest page went") \
     X(plan_trimmed_total, "plan items refused by the engine's check")               \
     X(bad_rows_total, "rows whose logits were not finite")                          \
     X(page_tag_mismatch_total, "sequences stopped because a page was not theirs")

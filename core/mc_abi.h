@@ -15,7 +15,8 @@
 #include <stdint.h>
 #endif
 
-enum { MC_ABI = 2, MC_PLAN_CAP = 1024, MC_CAND_CAP = 64, MC_N_USER = 4, MC_N_STATE = 16 };
+enum { MC_ABI = 2, MC_PLAN_CAP = 1024, MC_CAND_CAP = 64, MC_N_USER = 4, MC_N_STATE = 16,
+       MC_KEEP_CAP = 256 };
 
 enum mc_seq_state {
     MC_STATE_WAITING = 1,
@@ -157,6 +158,16 @@ struct mc_pick_seq {
     double state[MC_N_STATE]; /* declared slots, by position */
 };
 
+/* A full page of a prefix that nobody holds, as a cache hook sees it. */
+struct mc_block {
+    uint32_t tenant;
+    int32_t depth; /* pages of its prefix before it */
+    int32_t hits;  /* times that it was reused */
+    int32_t pad_;
+    double t_used; /* when it was last given back, on the view's clock */
+    double score;  /* the hook's; what has the lowest goes first. At first t_used */
+};
+
 /* One hook call: what lua/host/step.c and lua/mc/step.lua say to each other. */
 struct mc_hook_io {
     uint32_t epoch;   /* of the view that is shown, 0 = none: what is older is stale */
@@ -168,7 +179,7 @@ struct mc_hook_io {
     int32_t host_left; /* pages of host memory not yet taken by swaps */
     int32_t answer;    /* pick: an id or -1; admit: 0 or a negative code */
     int32_t n_vocab, n_listed; /* length of the list just made */
-    int32_t pad_;
+    int32_t n_block; /* keep: blocks shown, 0 = none */
     double now;
     double state[MC_N_STATE]; /* the scheduler's declared slots */
 };
@@ -187,6 +198,7 @@ struct mc_hook_lane {
 /* name, and its size as the C compiler sees it: compared with ffi.sizeof at start. */
 #define MC_ABI_SIZES(X) \
     X(mc_row) X(mc_party) X(mc_cost) X(mc_step_view) X(mc_item) X(mc_plan) X(mc_cands) \
-    X(mc_pick_seq) X(mc_params) X(mc_hook_io) X(mc_hook_lane)
+    X(mc_pick_seq) X(mc_params) X(mc_hook_io) X(mc_hook_lane) \
+    X(mc_block)
 #endif
 #endif

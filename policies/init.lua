@@ -8,6 +8,7 @@
 return {
   scheduler = "scheduler", -- or "sched_fair", "sched_due"
   sampler = "sampler",
+  -- cache = "cache_hits", -- which cached prefixes go first; else the least recently used
   routes = { "openai", "embeddings" },
   -- opts = { scheduler = { chunk = 512 } }, -- passed to that file's init()
 }

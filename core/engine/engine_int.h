@@ -22,6 +22,7 @@
  *              (these know no engine); policy.c  the built-in one
  *   kv.c       the pages: who holds which, the prefix table
  *   dump.c     a page as it lies in memory
+ *   keep.c     which cached pages go first
  *   stats.c    counters, histograms, what lanes and tenants were served
  *   life.c     what came to each sequence and why it waited; look.c shows it
  *
@@ -194,6 +195,7 @@ struct mc_engine {
     double t_met;                 /* when the ranks last did a step */
     struct mc_tensors *tensors;   /* of scripts; NULL: the backend has none */
     struct mc_pages *kv;
+    uint32_t keep_generation; /* whose scores kv has */
     struct mc_engine *reader;     /* of prompts, or NULL */
     struct mc_swap swap;
     struct mc_pin pin[MC_MAX_PINS]; /* the oldest first */
@@ -289,6 +291,11 @@ bool mc_seq_can_run(const struct mc_engine *e, const struct mc_seq *q);
 int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q);
 /* Tokens that a sequence may hold, as large as the pool is to be now. */
 int32_t mc_seq_context(const struct mc_engine *e);
+/* To be called before a page is taken out of the cache: scores what has no score yet. */
+void mc_keep_scores(struct mc_engine *e);
+/* Takes a page, as mc_kv_take; nothing is scored when one is free. */
+int32_t mc_keep_take(struct mc_engine *e, int32_t shard, uint32_t *tag);
+
 /* Where the hash chain of a tenant's prefixes begins; salt: at most 63 bytes count. */
 struct mc_hash mc_seq_root(uint32_t tenant, const char *salt);
 

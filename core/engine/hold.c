@@ -15,6 +15,7 @@
 enum { AT_ONCE = 8 }; /* pages copied between two steps */
 
 struct mc_held {
+    uint32_t tenant;
     int32_t n_page;
     int32_t *page, *ids; /* [n_page], [n_page * MC_PAGE] */
 };
@@ -346,8 +347,10 @@ static int pages_in(struct mc_engine *e, struct mc_held *h, struct staging *s,
     if (rc < 0)
         return mc_fail(err, rc, "pages can't be written: %s", mc_code_text(rc));
     pthread_mutex_lock(&e->look);
-    for (int32_t k = 0; k < n_fresh; k++)
+    for (int32_t k = 0; k < n_fresh; k++) {
         mc_kv_publish(e->kv, s->page[k], hash[fresh[k]], f->ids + fresh[k] * MC_PAGE);
+        mc_kv_note(e->kv, s->page[k], h->tenant, fresh[k]);
+    }
     pthread_mutex_unlock(&e->look);
     return 0;
 }
@@ -364,6 +367,7 @@ static int take_in(struct mc_engine *e, const struct mc_kv_pages *f,
         free(hash);
         return rc;
     }
+    h->tenant = who->tenant;
     for (int32_t i = 0; i < f->n_page; i++)
         hash[i] = last = mc_kv_chain(last, f->ids + i * MC_PAGE);
     for (int32_t i = 0; i < f->n_page && rc == 0; i += AT_ONCE)

@@ -3,6 +3,8 @@
  * Owns one record a page. Lists are index-linked through the records: free (a stack),
  * cached (oldest first), pending (a FIFO by ticket, which only grows). The prefix table
  * is open addressing over page indices, rebuilt in place by deletion with back-shift.
+ * Scored pages of a shard are a binary heap beside the list of cached ones, which they
+ * begin: who is scored is older than who is not.
  * THREAD: the engine's. Rules: kv.h. */
 #include "core/engine/kv.h"
 
@@ -11,6 +13,8 @@
 #include <string.h>
 
 #include <xxhash.h>
+
+#include "core/base/clock.h"
 
 enum { NONE = -1 };
 
@@ -21,6 +25,8 @@ struct page {
     int32_t prev, next;
     uint32_t tag;
     bool found; /* in the prefix table */
+    int32_t heap_at; /* cached: its place in the heap, or NONE: no score */
+    struct mc_block block;
     uint64_t ticket;
     struct mc_hash hash;
     int32_t ids[MC_PAGE];
@@ -37,6 +43,8 @@ struct mc_pages {
     struct list free[MC_MAX_RANKS], cached[MC_MAX_RANKS], retired[MC_MAX_RANKS]; /* a shard */
     struct list pending;
     int32_t n_shard;
+    int32_t *heap; /* place k of shard s is heap[k * n_shard + s]; lowest first */
+    int32_t n_heap[MC_MAX_RANKS], fresh[MC_MAX_RANKS]; /* fresh: first without score */
     int32_t *table; /* page index or NONE */
     uint32_t mask;
     uint32_t next_tag;
@@ -83,7 +91,7 @@ static uint32_t table_cap(int32_t n_page)
 
 uint64_t mc_kv_record_bytes(int32_t n_page)
 {
-    return (uint64_t)n_page * (sizeof(struct page) + sizeof(int32_t)) +
+    return (uint64_t)n_page * (sizeof(struct page) + 2 * sizeof(int32_t)) +
            table_cap(n_page) * sizeof(int32_t);
 }
 
@@ -108,16 +116,19 @@ struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard)
     kv->mask = cap - 1;
     kv->page = calloc((size_t)n_page, sizeof *kv->page);
     kv->refs = calloc((size_t)n_page, sizeof *kv->refs);
+    kv->heap = calloc((size_t)n_page, sizeof *kv->heap);
     kv->table = malloc(cap * sizeof *kv->table);
-    if (!kv->page || !kv->refs || !kv->table) {
+    if (!kv->page || !kv->refs || !kv->heap || !kv->table) {
         mc_kv_free(kv);
         return NULL;
     }
     memset(kv->table, 0xFF, cap * sizeof *kv->table);
     kv->n_shard = n_shard > 1 ? n_shard : 1;
     kv->pending = (struct list){NONE, NONE, 0};
-    for (int32_t i = 0; i < kv->n_shard; i++)
+    for (int32_t i = 0; i < kv->n_shard; i++) {
         kv->free[i] = kv->cached[i] = kv->retired[i] = kv->pending;
+        kv->fresh[i] = NONE;
+    }
     for (int32_t i = 0; i < n_page; i++)
         append(kv, &kv->free[mc_kv_shard(kv, i)], i);
     return kv;
@@ -129,6 +140,7 @@ void mc_kv_free(struct mc_pages *kv)
         return;
     free(kv->page);
     free(kv->refs);
+    free(kv->heap);
     free(kv->table);
     free(kv);
 }
@@ -183,6 +195,118 @@ int32_t mc_kv_n_pending(const struct mc_pages *kv)
 int32_t mc_kv_n_held(const struct mc_pages *kv)
 {
     return kv->n_held;
+}
+
+/* ---- scores ------------------------------------------------------------------------ */
+
+static int32_t *heap_slot(struct mc_pages *kv, int32_t shard, int32_t k)
+{
+    return &kv->heap[k * kv->n_shard + shard];
+}
+
+/* Does a go before b? Of equal ones the older. */
+static bool before(const struct mc_pages *kv, int32_t a, int32_t b)
+{
+    const struct mc_block *x = &kv->page[a].block, *y = &kv->page[b].block;
+
+    return x->score != y->score ? x->score < y->score : x->t_used < y->t_used;
+}
+
+static void heap_put(struct mc_pages *kv, int32_t shard, int32_t k, int32_t page)
+{
+    *heap_slot(kv, shard, k) = page;
+    kv->page[page].heap_at = k;
+}
+
+/* Puts the page at the hole k, or where it belongs above or below. */
+static void heap_sift(struct mc_pages *kv, int32_t shard, int32_t k, int32_t page)
+{
+    int32_t n = kv->n_heap[shard];
+
+    while (k > 0 && before(kv, page, *heap_slot(kv, shard, (k - 1) / 2))) {
+        heap_put(kv, shard, k, *heap_slot(kv, shard, (k - 1) / 2));
+        k = (k - 1) / 2;
+    }
+    for (int32_t c = 2 * k + 1; c < n; c = 2 * k + 1) {
+        if (c + 1 < n &&
+            before(kv, *heap_slot(kv, shard, c + 1), *heap_slot(kv, shard, c)))
+            c++;
+        if (!before(kv, *heap_slot(kv, shard, c), page))
+            break;
+        heap_put(kv, shard, k, *heap_slot(kv, shard, c));
+        k = c;
+    }
+    heap_put(kv, shard, k, page);
+}
+
+static void heap_remove(struct mc_pages *kv, int32_t shard, int32_t page)
+{
+    int32_t last = *heap_slot(kv, shard, --kv->n_heap[shard]);
+
+    if (last != page)
+        heap_sift(kv, shard, kv->page[page].heap_at, last);
+    kv->page[page].heap_at = NONE;
+}
+
+/* Takes a page out of the cached ones. */
+static void uncache(struct mc_pages *kv, int32_t page)
+{
+    int32_t shard = mc_kv_shard(kv, page);
+
+    assert(kv->page[page].state == CACHED);
+    if (kv->page[page].heap_at != NONE)
+        heap_remove(kv, shard, page);
+    if (kv->fresh[shard] == page)
+        kv->fresh[shard] = kv->page[page].next;
+    unlink_page(kv, &kv->cached[shard], page);
+}
+
+/* The cached page of a shard that goes first, or NONE. */
+static int32_t goes_first(struct mc_pages *kv, int32_t shard)
+{
+    return kv->n_heap[shard] ? *heap_slot(kv, shard, 0) : kv->cached[shard].first;
+}
+
+void mc_kv_note(struct mc_pages *kv, int32_t page, uint32_t tenant, int32_t depth)
+{
+    kv->page[page].block.tenant = tenant;
+    kv->page[page].block.depth = depth;
+}
+
+int32_t mc_kv_unscored(const struct mc_pages *kv, int32_t *page, struct mc_block *block,
+                       int32_t cap)
+{
+    int32_t n = 0;
+
+    for (int32_t s = 0; s < kv->n_shard; s++)
+        for (int32_t i = kv->fresh[s]; i != NONE && n < cap; i = kv->page[i].next) {
+            page[n] = i;
+            block[n] = kv->page[i].block;
+            block[n++].score = kv->page[i].block.t_used;
+        }
+    return n;
+}
+
+void mc_kv_score(struct mc_pages *kv, const int32_t *page, const struct mc_block *block,
+                 int32_t n)
+{
+    for (int32_t k = 0; k < n; k++) {
+        int32_t i = page[k], shard = mc_kv_shard(kv, i);
+
+        assert(kv->fresh[shard] == i && block[k].score == block[k].score);
+        kv->fresh[shard] = kv->page[i].next;
+        kv->page[i].block.score = block[k].score;
+        heap_sift(kv, shard, kv->n_heap[shard]++, i);
+    }
+}
+
+void mc_kv_unscore(struct mc_pages *kv)
+{
+    for (int32_t s = 0; s < kv->n_shard; s++) {
+        while (kv->n_heap[s] > 0)
+            kv->page[*heap_slot(kv, s, --kv->n_heap[s])].heap_at = NONE;
+        kv->fresh[s] = kv->cached[s].first;
+    }
 }
 
 /* ---- prefix table ------------------------------------------------------------------ */
@@ -260,6 +384,7 @@ bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h,
             return false;
     kv->table[i] = page;
     p->found = true;
+    p->block = (struct mc_block){0};
     p->hash = h;
     memcpy(p->ids, ids, sizeof p->ids);
     return true;
@@ -273,10 +398,12 @@ int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bo
     if (i == NONE || !take)
         return i;
     p = &kv->page[i];
+    p->block.hits++;
     if (p->state != HELD) {
-        unlink_page(kv,
-                    p->state == CACHED ? &kv->cached[mc_kv_shard(kv, i)] : &kv->pending,
-                    i);
+        if (p->state == CACHED)
+            uncache(kv, i);
+        else
+            unlink_page(kv, &kv->pending, i);
         p->state = HELD;
         kv->n_held++;
         kv->refs[i] = 1;
@@ -317,19 +444,34 @@ static int32_t roomiest(const struct mc_pages *kv)
     return best;
 }
 
+bool mc_kv_must_evict(const struct mc_pages *kv, int32_t shard)
+{
+    int32_t at = shard < 0 ? roomiest(kv) : shard;
+
+    return kv->free[at].n == 0 && kv->cached[at].n > 0;
+}
+
+/* Takes a free or cached page out of its list and the table. */
+static void unlink_ready(struct mc_pages *kv, int32_t page)
+{
+    if (kv->page[page].state == CACHED)
+        uncache(kv, page);
+    else
+        unlink_page(kv, &kv->free[mc_kv_shard(kv, page)], page);
+    if (kv->page[page].found)
+        table_remove(kv, page);
+}
+
 int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, uint32_t *tag)
 {
     int32_t at = shard < 0 ? roomiest(kv) : shard;
-    struct list *from = kv->free[at].n ? &kv->free[at] : &kv->cached[at];
-    int32_t i = from->first;
+    int32_t i = kv->free[at].n ? kv->free[at].first : goes_first(kv, at);
     struct page *p;
 
     if (i == NONE)
         return -1;
     p = &kv->page[i];
-    unlink_page(kv, from, i);
-    if (p->found)
-        table_remove(kv, i);
+    unlink_ready(kv, i);
     p->state = HELD;
     kv->refs[i] = 1;
     kv->n_held++;
@@ -353,14 +495,11 @@ static int32_t retired_shard(const struct mc_pages *kv, bool most)
 int32_t mc_kv_retire(struct mc_pages *kv)
 {
     int32_t at = retired_shard(kv, false);
-    struct list *from = kv->free[at].n ? &kv->free[at] : &kv->cached[at];
-    int32_t i = from == &kv->free[at] ? from->last : from->first;
+    int32_t i = kv->free[at].n ? kv->free[at].last : goes_first(kv, at);
 
     if (i == NONE)
         return -1;
-    unlink_page(kv, from, i);
-    if (kv->page[i].found)
-        table_remove(kv, i);
+    unlink_ready(kv, i);
     kv->page[i].state = RETIRED;
     append(kv, &kv->retired[at], i);
     return i;
@@ -425,14 +564,21 @@ void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket)
 
 void mc_kv_settle(struct mc_pages *kv, uint64_t done)
 {
+    double now = 0;
+
     while (kv->pending.first != NONE && kv->page[kv->pending.first].ticket <= done) {
-        int32_t i = kv->pending.first;
+        int32_t i = kv->pending.first, shard = mc_kv_shard(kv, i);
         struct page *p = &kv->page[i];
 
         unlink_page(kv, &kv->pending, i);
         p->state = p->found ? CACHED : FREE;
-        append(kv,
-               p->found ? &kv->cached[mc_kv_shard(kv, i)] : &kv->free[mc_kv_shard(kv, i)],
-               i);
+        append(kv, p->found ? &kv->cached[shard] : &kv->free[shard], i);
+        if (!p->found)
+            continue;
+        now = now > 0 ? now : mc_now();
+        p->block.t_used = now;
+        p->heap_at = NONE;
+        if (kv->fresh[shard] == NONE)
+            kv->fresh[shard] = i;
     }
 }

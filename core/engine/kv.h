@@ -10,7 +10,9 @@
  *     own ids are compared on a hit, so that a collision is a miss. A page that is not
  *     full is never shared.
  *     Pages out of use (retired) are in neither count.
- *  4. Taking a page stamps a new tag: whoever held it before no longer matches.
+ *  4. Of cached pages the one with the lowest score goes first, of equal ones and of those
+ *     without a score the least recently used; what has a score goes before what has none.
+ *  5. Taking a page stamps a new tag: whoever held it before no longer matches.
  * OWNS the counts, not the memory of the pages. THREAD: the engine's. */
 #ifndef MC_ENGINE_KV_H
 #define MC_ENGINE_KV_H
@@ -18,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/mc_abi.h"
 #include "kernels/kernels.h"
 
 struct mc_pages;
@@ -49,8 +52,8 @@ void mc_kv_ready(const struct mc_pages *kv, int32_t at_least, int32_t *n_free,
 int32_t mc_kv_shard(const struct mc_pages *kv, int32_t page);
 int32_t mc_kv_next_shard(const struct mc_pages *kv, const int32_t *page, int32_t n);
 
-/* A free page of the shard (-1: of that with most), else its least recently used cached
- * one, else -1. refs 1, *tag new. */
+/* A free page of the shard (-1: of that with most), else its cached one that goes
+ * first (rule 4), else -1. refs 1, *tag new. */
 int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, uint32_t *tag);
 uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page);
 const char *mc_kv_state(const struct mc_pages *kv,
@@ -61,8 +64,8 @@ void mc_kv_ref(struct mc_pages *kv, int32_t page);
 int32_t mc_kv_refs(const struct mc_pages *kv, int32_t page); /* 0: nobody holds it */
 /* Pages that more than one holds. */
 int32_t mc_kv_n_shared(const struct mc_pages *kv);
-/* Takes a page out of use: a free one, else the least recently used cached one. Which, or -1:
- * there is none. */
+/* Takes a page out of use: a free one, else the cached one that goes first. Which, or
+ * -1: there is none. */
 int32_t mc_kv_retire(struct mc_pages *kv);
 void mc_kv_restore(struct mc_pages *kv, int32_t n); /* puts n of them back, at most all */
 /* Tickets up to `done` have passed. */
@@ -74,6 +77,20 @@ struct mc_hash mc_kv_chain(struct mc_hash parent, const int32_t *ids);
 /* Makes a held full page findable; false when another page already stands for it. */
 bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h,
                    const int32_t *ids);
+/* Whose page that is and how many pages of its prefix come before, for scores. */
+void mc_kv_note(struct mc_pages *kv, int32_t page, uint32_t tenant, int32_t depth);
+
+/* Whether the next page of the shard (-1: any) comes out of the cache. */
+bool mc_kv_must_evict(const struct mc_pages *kv, int32_t shard);
+/* Cached pages that have no score yet, oldest first, and what is known of them; how many.
+ */
+int32_t mc_kv_unscored(const struct mc_pages *kv, int32_t *page, struct mc_block *block,
+                       int32_t cap);
+/* Scores the first n of those, with their numbers in block; no score is NaN. */
+void mc_kv_score(struct mc_pages *kv, const int32_t *page, const struct mc_block *block,
+                 int32_t n);
+void mc_kv_unscore(struct mc_pages *kv); /* forgets all scores */
+
 /* The page found, or -1; with take, refs go up. */
 int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bool take);
 /* How many whole pages of n ids are found, from the first on; taken into page, unless it is

@@ -34,6 +34,10 @@ struct mc_policy_ops {
      * or DROP items. */
     int (*evict)(void *self, struct mc_step_view *view, int32_t need,
                  struct mc_plan *plan, struct mc_err *err);
+    /* Scores n (at most MC_KEEP_CAP) cached blocks: what has the lowest goes first when pages
+     * are short. Asked once for each time that a block becomes cached, and not before a page
+     * of the cache is needed. 1: there is no such hook, the least recently used goes. */
+    int (*keep)(void *self, struct mc_block *block, int32_t n, struct mc_err *err);
     /* 0 to admit, or a negative code to refuse the request with. */
     int (*admit)(void *self, const struct mc_row *row, struct mc_err *err);
     /* Once a sequence: from what the client wants to what is sampled with. seq->state may

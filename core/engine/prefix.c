@@ -160,7 +160,9 @@ void mc_prefix_share(struct mc_engine *e, struct mc_seq *q)
     if (mc_tap_alone(q))
         return;
     extend_chain(q, n);
-    for (; q->n_shared_seen < n; q->n_shared_seen++)
+    for (; q->n_shared_seen < n; q->n_shared_seen++) {
         mc_kv_publish(e->kv, q->page[q->n_shared_seen], q->chain[q->n_shared_seen],
                       q->ids + q->n_shared_seen * MC_PAGE);
+        mc_kv_note(e->kv, q->page[q->n_shared_seen], q->tenant, q->n_shared_seen);
+    }
 }

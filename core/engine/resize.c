@@ -36,6 +36,8 @@ void mc_resize_turn(struct mc_engine *e)
 
     if (over < 0)
         mc_kv_restore(e->kv, -over);
+    if (over > mc_kv_n_free(e->kv))
+        mc_keep_scores(e);
     for (int32_t i = 0; i < over && i < A_TURN; i++) {
         int32_t page = mc_kv_retire(e->kv);
 

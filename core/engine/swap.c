@@ -254,7 +254,7 @@ static void bring(struct mc_engine *e, struct mc_moves *m, struct mc_seq *q, int
 {
     uint32_t tag;
     int32_t shard = i > 0 ? mc_kv_next_shard(e->kv, q->page, i) : q->shard;
-    int32_t page = mc_kv_take(e->kv, shard, &tag), at = (*m->n_in)++;
+    int32_t page = mc_keep_take(e, shard, &tag), at = (*m->n_in)++;
 
     m->init[at][0] = (uint32_t)page;
     m->init[at][1] = tag;

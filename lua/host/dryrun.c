@@ -78,6 +78,22 @@ static int try_sampler(struct mc_stepvm *s, int done, int n, struct mc_err *err)
     return rc;
 }
 
+static int try_keep(struct mc_stepvm *s, int n, struct mc_err *err)
+{
+    struct mc_block b[MC_KEEP_CAP];
+    int rc;
+
+    if (!mc_stepvm_has(s, MC_HOOK_KEEP))
+        return 0;
+    for (int i = 0; i < n; i++)
+        b[i] = (struct mc_block){.tenant = (uint32_t)i % 3, .depth = i % 7, .hits = i % 5,
+                                 .t_used = 1000 + i, .score = 1000 + i};
+    rc = mc_stepvm_keep(s, b, n, err);
+    if (rc < 0)
+        mc_err_while(err, "trying keep with %d blocks", n);
+    return rc;
+}
+
 int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, int n_recorded,
               struct mc_tried *tried, struct mc_err *err)
 {
@@ -98,6 +114,8 @@ int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, int n_recor
             rc = try_view(s, name, &b->record, p, tried, err);
         for (int i = 0; rc >= 0 && i < 9; i++)
             rc = try_sampler(s, done[i % 3], n_cand[i / 3], err);
+        for (int i = 1; rc >= 0 && i <= MC_KEEP_CAP; i *= 16)
+            rc = try_keep(s, i, err);
     }
     for (int i = 0; rc >= 0 && i < n_recorded; i++)
         if (recorded[i].bytes > 0)

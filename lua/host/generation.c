@@ -259,7 +259,8 @@ void mc_generation_seal(struct mc_generation *g)
 /* The kind that a text says it is, by its first `kind = "..."`; the VM checks it. */
 static const char *kind_in(const char *text)
 {
-    static const char *const kinds[] = {"scheduler", "sampler", "router", "routes", NULL};
+    static const char *const kinds[] = {"scheduler", "sampler", "cache", "router", "routes",
+                                        NULL};
     const char *at = text;
 
     while ((at = strstr(at, "kind"))) {
@@ -306,7 +307,7 @@ static int choose_file(struct mc_generation *g, const char *name, struct mc_err 
     kind = s ? kind_in(s->text) : NULL;
     if (!kind)
         return mc_fail(err, MC_EPOLICY, "%s.lua: it returns no table with kind = "
-                       "\"scheduler\", \"sampler\", \"router\" or \"routes\"", name);
+                       "\"scheduler\", \"sampler\", \"cache\", \"router\" or \"routes\"", name);
     snprintf(g->only.kind, sizeof g->only.kind, "%s", kind);
     snprintf(g->only.name, sizeof g->only.name, "%s", name);
     return 0;

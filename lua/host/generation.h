@@ -70,7 +70,7 @@ int mc_generation_source(struct mc_generation *g, const char *name,
 /* Notes what runs as what; twice is one. */
 int mc_generation_choose(struct mc_generation *g, const char *kind, const char *name,
                          struct mc_err *err);
-/* The i-th name chosen for a kind ("scheduler", "sampler", "router", "routes"), or NULL. */
+/* The i-th name chosen for a kind ("scheduler", "sampler", "cache", ...), or NULL. */
 const char *mc_generation_choice(const struct mc_generation *g, const char *kind, int i);
 /* Nothing is read after this. */
 void mc_generation_seal(struct mc_generation *g);

@@ -386,6 +386,19 @@ static int op_pick(void *self, const struct mc_cands *c, struct mc_pick_seq *seq
     return end(p, MC_HOOK_PICK, t0, mc_stepvm_pick(s, c, seq, id, err), err);
 }
 
+static int op_keep(void *self, struct mc_block *block, int32_t n, struct mc_err *err)
+{
+    struct mc_policies *p = self;
+    struct mc_err mine;
+    uint64_t t0;
+    struct mc_stepvm *s = begin(p, MC_HOOK_KEEP, &t0);
+
+    if (!s)
+        return 1;
+    err = err ? err : &mine;
+    return end(p, MC_HOOK_KEEP, t0, mc_stepvm_keep(s, block, n, err), err);
+}
+
 static const uint32_t *op_vocab_set(void *self, int32_t handle, int32_t *n)
 {
     struct mc_policies *p = self;
@@ -460,6 +473,7 @@ const struct mc_policy_ops mc_hooks_ops = {
     .admit = op_admit,
     .chain = op_chain,
     .pick = op_pick,
+    .keep = op_keep,
     .vocab_set = op_vocab_set,
     .step_end = op_step_end,
     .starved = op_starved,

@@ -299,6 +299,7 @@ static void push_addresses(lua_State *L, struct mc_stepvm *s)
     set_address(L, "seq", &m->seq);
     set_address(L, "want", &m->seq.want);
     set_address(L, "params", &m->params);
+    set_address(L, "blocks", m->blocks);
     set_address(L, "rows", m->rows);
     set_address(L, "lanes", m->lanes);
     set_address(L, "tenants", m->tenants);

@@ -154,6 +154,8 @@ void mc_shown_again(struct mc_shown *dst, const struct mc_shown *src)
     dst->io.host_left = src->view.p_host_free;
     dst->cands = src->cands;
     dst->seq = src->seq;
+    memcpy(dst->blocks, src->blocks, sizeof dst->blocks);
+    dst->io.n_block = src->io.n_block;
 }
 
 void mc_shown_users(const struct mc_shown *s, struct mc_step_view *v)

@@ -24,6 +24,7 @@ struct mc_shown {
     struct mc_cands cands;
     struct mc_pick_seq seq;
     struct mc_params params; /* chain's answer */
+    struct mc_block blocks[MC_KEEP_CAP];
     struct mc_row rows[MC_SHOWN_ROWS];
     struct mc_party lanes[MC_SHOWN_LANES];
     struct mc_party tenants[MC_SHOWN_TENANTS];

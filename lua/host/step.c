@@ -16,7 +16,8 @@
 #include "lua/host/leaf.h"
 #include "lua/host/shown.h"
 
-const char *const mc_hook_names[MC_N_HOOK] = {"plan", "evict", "admit", "chain", "pick"};
+const char *const mc_hook_names[MC_N_HOOK] = {"plan", "evict", "admit", "chain", "pick",
+                                            "keep"};
 
 void mc_step_quiet(void *ctx, int level, const char *text)
 {
@@ -146,6 +147,7 @@ static int call(struct mc_stepvm *s, enum mc_hook h, struct mc_err *err)
     io->epoch = picks ? 0 : s->epoch;
     io->picking = picks;
     io->n_random = 0;
+    io->n_block = h == MC_HOOK_KEEP ? io->n_block : 0;
     s->shown->n_list = 0;
     lua_rawgeti(s->vm->L, LUA_REGISTRYINDEX, s->ref[h]);
     rc = mc_gate_call(s->vm, 0, 0, s->opts.hook_us ? s->opts.hook_us : MC_GATE_HOOK_US, err);
@@ -235,6 +237,22 @@ int mc_stepvm_pick(struct mc_stepvm *s, const struct mc_cands *c, struct mc_pick
         return rc;
     memcpy(seq->state, s->shown->seq.state, sizeof seq->state);
     *id = s->shown->io.answer;
+    return 0;
+}
+
+int mc_stepvm_keep(struct mc_stepvm *s, struct mc_block *block, int32_t n,
+                   struct mc_err *err)
+{
+    int rc;
+
+    assert(n > 0 && n <= MC_KEEP_CAP);
+    memcpy(s->shown->blocks, block, (size_t)n * sizeof *block);
+    s->shown->io.n_block = n;
+    rc = call(s, MC_HOOK_KEEP, err);
+    if (rc < 0)
+        return rc;
+    for (int32_t i = 0; i < n; i++)
+        block[i].score = s->shown->blocks[i].score;
     return 0;
 }
 

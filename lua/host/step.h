@@ -1,4 +1,4 @@
-/* step.h - one step VM: a generation's scheduler and sampler, and calling their hooks.
+/* step.h - one step VM: a generation's scheduler, sampler and cache, and calling their hooks.
  *
  * OWNS its VM, what scripts see (shown.h) and the facts noted at load; holds a reference to
  * its generation. THREAD: one at a time: the builder's, then the engine's once handed over.
@@ -20,6 +20,7 @@ enum mc_hook {
     MC_HOOK_ADMIT,
     MC_HOOK_CHAIN,
     MC_HOOK_PICK,
+    MC_HOOK_KEEP,
     MC_N_HOOK,
 };
 extern const char *const mc_hook_names[MC_N_HOOK];
@@ -95,6 +96,9 @@ int mc_stepvm_chain(struct mc_stepvm *s, struct mc_pick_seq *seq,
                     const struct mc_params *want, struct mc_params *out, struct mc_err *err);
 int mc_stepvm_pick(struct mc_stepvm *s, const struct mc_cands *c, struct mc_pick_seq *seq,
                    int32_t *id, struct mc_err *err);
+
+int mc_stepvm_keep(struct mc_stepvm *s, struct mc_block *block, int32_t n,
+                   struct mc_err *err); /* n: at most MC_KEEP_CAP */
 
 /* Runs in s the call whose arguments are still in from->shown: s must be freshly opened,
  * of the same generation. */

@@ -14,11 +14,11 @@ function chosen.init()
   return chunk(), file
 end
 
---- What runs: {scheduler =, sampler =, router =, routes =, opts =} out of a checked init.
+--- What runs: {scheduler =, sampler =, cache =, router =, routes =, opts =} out of a checked init.
 function chosen.merge(init)
   local default = host.load("builtin/init")()
   local run = { opts = init.opts or default.opts or {} }
-  for _, kind in ipairs { "scheduler", "sampler", "router", "routes" } do
+  for _, kind in ipairs { "scheduler", "sampler", "cache", "router", "routes" } do
     run[kind] = init[kind] or default[kind]
   end
   run.routes = run.routes or {}

@@ -20,7 +20,9 @@ for name in ([[submit seqs seq cancel why engine top kv tensor shared spawn slee
 -- Which script runs.
 local function where()
   if IO.picking ~= 0 then return "a sampler hook" end
-  if IO.epoch ~= 0 then return "a scheduler hook" end
+  if IO.epoch ~= 0 then
+    return IO.n_block ~= 0 and "a cache hook" or "a scheduler hook"
+  end
   return host.kind and "a " .. host.kind .. "'s file" or "init.lua"
 end
 

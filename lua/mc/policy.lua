@@ -3,6 +3,7 @@
 -- Trusted. The host gives files as compiled functions that run in the scripts' environment
 -- (host.load) and is told what it must know outside this VM (host.note).
 
+local cache = require "mc.cache"
 local chosen = require "mc.chosen"
 local host = require "mc.host"
 local near = require "mc.near"
@@ -13,10 +14,12 @@ local test = require "mc.test"
 local test_step = require "mc.test_step"
 
 -- The hooks of each kind that runs in this VM; the first is required.
-local KINDS = { "scheduler", "sampler" }
-local HOOKS = { scheduler = { "plan", "evict", "admit" }, sampler = { "chain", "pick" } }
-local INIT = { scheduler = "string", sampler = "string", router = "string",
-  routes = "table", opts = "table" }
+local KINDS = { "scheduler", "sampler", "cache" }
+local HOOKS = { scheduler = { "plan", "evict", "admit" }, sampler = { "chain", "pick" },
+  cache = { "keep" } }
+local BIND = { scheduler = step.bind, sampler = pick.bind, cache = cache.bind }
+local INIT = { scheduler = "string", sampler = "string", cache = "string",
+  router = "string", routes = "table", opts = "table" }
 local MAX_STATE, MAX_WHY = ffi.C.MC_N_STATE, 256
 
 local function fail(file, ...)
@@ -95,7 +98,8 @@ end
 local function check_policy(file, kind, t)
   if type(t) ~= "table" then fail(file, "must return a table, not a %s", type(t)) end
   local hooks = HOOKS[kind]
-  local known = set_of("api", "kind", "init", "tests", "state", "why", unpack(hooks))
+  local known = set_of("api", "kind", "init", "tests", unpack(hooks))
+  if kind ~= "cache" then known.state, known.why = true, true end
   for k, v in pairs(t) do
     if not known[k] then
       fail(place(file, v), "unknown key '%s'%s", tostring(k), near.hint(k, known))
@@ -142,8 +146,7 @@ function policy.build()
   check_init(file, init)
   local choice, used = chosen.merge(init), {}
   local opts, run = choice.opts, {}
-  for _, kind in ipairs(KINDS) do
-    local name = choice[kind]
+  local function load_kind(kind, name)
     local t, file_of = load_policy(kind, name)
     used[name] = true
     host.note("kind", kind, 0, name, 0)
@@ -152,14 +155,16 @@ function policy.build()
       host.note("why", kind, i, text, 0)
     end
     if t.init then t.init(opts[name] or {}) end
-    local bind = kind == "scheduler" and step.bind or pick.bind
-    for hook, fn in pairs(bind(t)) do
+    for hook, fn in pairs(BIND[kind](t)) do
       run[hook] = fn
       host.note("place", hook, 0, place(file_of, t[hook]), 0)
     end
     if t.tests and test.wanted(kind) then
       test.run(file_of, t, test_step.new(file_of, kind, run))
     end
+  end
+  for _, kind in ipairs(KINDS) do -- without a cache policy the oldest page goes
+    if choice[kind] then load_kind(kind, choice[kind]) end
   end
   -- The edge VMs' files are read and compiled here too: a generation is refused whole.
   local function keep(kind, name, path)

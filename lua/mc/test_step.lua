@@ -1,4 +1,4 @@
---- test_step.lua - views, candidates and calls for the tests of schedulers and samplers.
+--- test_step.lua - views, candidates and calls for tests of policies.
 --
 -- Trusted: has ffi. A view is a plain table that a test makes (or that was recorded); a call
 -- of a hook shows it as the engine shows a step, and gives back what was planned. The hook
@@ -20,6 +20,7 @@ local T = abi.at("const struct mc_party *", "tenants")
 local S = abi.at("struct mc_pick_seq *", "seq")
 local C = abi.at("struct mc_cands *", "cands")
 local OUT = abi.at("struct mc_params *", "params")
+local B = abi.at("struct mc_block *", "blocks")
 local HOST = abi.at("void *", "host")
 local show = abi.leaf("int32_t (*)(void *, const void *, int32_t, int32_t, int32_t)",
   "show")
@@ -40,6 +41,7 @@ local VIEW, PARAMS = abi.scalars("mc_step_view"), abi.scalars("mc_params")
 for _, k in ipairs { "abi", "bytes", "n_row", "n_lane", "n_tenant", "n_order",
   "off_row", "off_lane", "off_tenant", "off_order" } do VIEW[k] = nil end
 ROW.user, PARTY.user = true, true
+local BLOCK = abi.scalars("mc_block")
 local MORE = { rows = true, lanes = true, tenants = true, pages = true }
 for k in pairs(VIEW) do MORE[k] = true end
 
@@ -323,11 +325,33 @@ local function pick(run, cands, s)
   return IO.answer >= 0 and IO.answer or nil
 end
 
+-- ---- blocks -----------------------------------------------------------------------------
+
+-- The scores that keep gives to blocks {tenant =, depth =, hits =, t_used =}.
+local function keep(hook, list)
+  if type(list) ~= "table" or #list < 1 or #list > K.MC_KEEP_CAP then
+    error("keep takes a list of 1 to 256 blocks", 2)
+  end
+  for i, b in ipairs(list) do
+    check_keys("block", b, BLOCK, 3)
+    ffi.fill(B + i - 1, ffi.sizeof(B[0]))
+    put(B + i - 1, b, BLOCK)
+    B[i - 1].score = B[i - 1].t_used
+  end
+  IO.epoch, IO.n_block = 1, #list
+  local ok, err = pcall(hook)
+  IO.epoch, IO.n_block = 0, 0
+  if not ok then error(err, 0) end
+  local scores = {}
+  for i = 1, #list do scores[i] = B[i - 1].score end
+  return scores
+end
+
 -- ---- what tests() is given -------------------------------------------------------------
 
 local M = {}
 
---- The helpers for a scheduler's or sampler's tests. run: the functions that the host calls.
+--- The helpers for the tests of a policy of this kind. run: the functions that the host calls.
 function M.new(file, kind, run)
   local t = test.new(file, function() reset(HOST) end)
   local function need(hook)
@@ -348,6 +372,8 @@ function M.new(file, kind, run)
       with_view(make_view { rows = { row or {} } }, need "admit")
       return IO.answer == 0, CODE_NAME[IO.answer]
     end
+  elseif kind == "cache" then
+    function t.keep(list) return keep(need "keep", list) end
   else
     function t.chain(s) return chain({ chain = need "chain" }, s) end
     function t.pick(cands, s) return pick({ pick = need "pick" }, cands, s) end

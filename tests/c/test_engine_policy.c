@@ -1,4 +1,6 @@
 /* test_engine_policy.c - the engine under policies that misbehave, and one that picks. */
+#include <math.h>
+
 #include "core/engine/engine_int.h"
 #include "tests/c/engine_help.h"
 
@@ -190,7 +192,103 @@ static void policy_pick_of_candidate_two_gives_the_second_best(void **state)
     golden_free(&w);
 }
 
+/* ---- what stays in the cache ------------------------------------------------------- */
+
+enum { KEPT = 200, OTHER = 250 }; /* tokens: 3 full pages each, of a pool of 8 */
+
+static _Atomic int n_keep; /* times that keep was called */
+
+static int keep_tenant_1(void *self, struct mc_block *b, int32_t n, struct mc_err *err)
+{
+    (void)self, (void)err;
+    n_keep++;
+    for (int32_t i = 0; i < n; i++)
+        b[i].score = b[i].t_used + (b[i].tenant == 1 ? 1e6 - b[i].depth : 0);
+    return 0;
+}
+
+static int keep_nan(void *self, struct mc_block *b, int32_t n, struct mc_err *err)
+{
+    keep_tenant_1(self, b, n, err);
+    b[n - 1].score = (double)NAN;
+    return 0;
+}
+
+static int keep_error(void *self, struct mc_block *b, int32_t n, struct mc_err *err)
+{
+    keep_tenant_1(self, b, n, err);
+    return mc_fail(err, MC_EPOLICY, "on purpose");
+}
+
+static struct got *run_of(struct mc_engine *e, uint32_t tenant, int32_t n, uint32_t seed)
+{
+    int32_t ids[OTHER];
+    struct got *g = got_new();
+    struct mc_request r;
+    struct mc_handle h;
+    struct mc_err err = {0};
+
+    some_ids(ids, n, seed);
+    r = ask_for(ids, n, 4, g);
+    r.tenant = tenant;
+    assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+    got_wait(g, -1);
+    assert_idle(e);
+    return g;
+}
+
+/* Tokens of tenant 1's prompt that are still cached after four of another's. */
+static int32_t still_cached(int (*keep)(void *, struct mc_block *, int32_t, struct mc_err *),
+                            int64_t *failed)
+{
+    struct mc_policy_ops ops = *mc_policy_builtin.ops;
+    const struct mc_policy p = {&ops, NULL};
+    struct mc_engine *e;
+    struct got *first, *again;
+    int32_t n;
+
+    ops.keep = keep;
+    n_keep = 0;
+    e = engine_open(&(struct mc_engine_opts){.kv_bytes = 8 * 131072}, &p);
+    first = run_of(e, 1, KEPT, 1);
+    got_free(run_of(e, 2, OTHER, 2));
+    assert_int_equal(n_keep, 0); /* the pool had free ones */
+    for (uint32_t i = 3; i < 6; i++)
+        got_free(run_of(e, 2, OTHER, i));
+    again = run_of(e, 1, KEPT, 1);
+    same_tokens(first, again);
+    n = again->end.usage.n_cached;
+    *failed = mc_engine_counter(e, MC_C_keep_fallback_total);
+    got_free(first), got_free(again);
+    mc_engine_close(e);
+    return n;
+}
+
+static void policy_keep_holds_what_is_least_recently_used(void **state)
+{
+    int64_t failed;
+
+    (void)state;
+    assert_int_equal(still_cached(NULL, &failed), 0);
+    assert_int_equal(still_cached(keep_tenant_1, &failed), KEPT / 64 * 64);
+    assert_int_equal(failed, 0);
+    assert_true(n_keep > 0);
+}
+
+static void policy_keep_that_fails_or_says_nan_leaves_the_oldest_to_go(void **state)
+{
+    int64_t failed;
+
+    (void)state;
+    assert_int_equal(still_cached(keep_error, &failed), 0);
+    assert_true(n_keep > 0 && failed == n_keep);
+    assert_int_equal(still_cached(keep_nan, &failed), 0);
+    assert_true(n_keep > 0 && failed == n_keep);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(policy_keep_holds_what_is_least_recently_used),
+    cmocka_unit_test(policy_keep_that_fails_or_says_nan_leaves_the_oldest_to_go),
     cmocka_unit_test(policy_that_plans_nothing_starves_but_harms_nothing),
     cmocka_unit_test(policy_that_fails_is_served_by_the_builtin),
     cmocka_unit_test(policy_that_writes_garbage_is_trimmed),

@@ -205,6 +205,98 @@ static void kv_random_use_keeps_the_sums_and_the_table(void **state)
     mc_kv_free(kv);
 }
 
+/* Six pages of two shards in the cache, oldest first. */
+static struct mc_pages *cached(int32_t *page, struct mc_hash *h, int32_t (*ids)[MC_PAGE])
+{
+    struct mc_pages *kv = mc_kv_new(6, 2);
+    uint32_t tag;
+
+    for (int i = 0; i < 6; i++) {
+        fill(ids[i], i);
+        h[i] = mc_kv_chain(mc_kv_root("", 0), ids[i]);
+        page[i] = mc_kv_take(kv, i % 2, &tag);
+        mc_kv_publish(kv, page[i], h[i], ids[i]);
+        mc_kv_note(kv, page[i], 7, i);
+    }
+    for (int i = 0; i < 6; i++)
+        mc_kv_give(kv, page[i], 1);
+    mc_kv_settle(kv, 1);
+    return kv;
+}
+
+static void kv_the_lowest_score_goes_first_and_a_held_page_never(void **state)
+{
+    static const double score[6] = {50, 9, 30, 40, 10, 20}; /* shard 0: 50 30 10 */
+    int32_t ids[6][MC_PAGE], page[6], at[6];
+    struct mc_block block[6];
+    struct mc_hash h[6];
+    struct mc_pages *kv = cached(page, h, ids);
+    uint32_t tag;
+
+    (void)state;
+    assert_true(mc_kv_must_evict(kv, 0));
+    assert_int_equal(mc_kv_unscored(kv, at, block, 6), 6);
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(block[i].tenant, 7);
+        assert_int_equal(at[i], page[block[i].depth]);
+        block[i].score = score[block[i].depth];
+    }
+    mc_kv_score(kv, at, block, 6);
+    assert_int_equal(mc_kv_unscored(kv, at, block, 6), 0);
+    assert_int_equal(mc_kv_find(kv, h[4], ids[4], true), page[4]); /* was the lowest */
+    assert_int_equal(mc_kv_take(kv, 0, &tag), page[2]);
+    assert_int_equal(mc_kv_take(kv, 0, &tag), page[0]);
+    assert_int_equal(mc_kv_take(kv, 0, &tag), -1);
+    mc_kv_give(kv, page[4], 9);
+    mc_kv_settle(kv, 9);
+    assert_int_equal(mc_kv_unscored(kv, at, block, 6), 1); /* it is cached anew */
+    assert_int_equal(block[0].hits, 1);
+    mc_kv_unscore(kv);
+    assert_int_equal(mc_kv_take(kv, 1, &tag), page[1]); /* the oldest again */
+    assert_int_equal(mc_kv_unscored(kv, at, block, 6), 3);
+    sums_hold(kv);
+    mc_kv_free(kv);
+}
+
+static void kv_random_scores_go_in_order(void **state)
+{
+    enum { N = 300 };
+    struct mc_pages *kv = mc_kv_new(N, 1);
+    static int32_t ids[N][MC_PAGE], at[N];
+    static struct mc_block block[N];
+    struct mc_hash h[N];
+    double of[N], last = -1;
+    uint32_t tag;
+    int n;
+
+    (void)state;
+    srand(5);
+    for (int i = 0; i < N; i++) {
+        int32_t p = mc_kv_take(kv, -1, &tag);
+
+        fill(ids[i], i);
+        h[i] = mc_kv_chain(mc_kv_root("", 0), ids[i]);
+        mc_kv_publish(kv, p, h[i], ids[i]);
+        mc_kv_give(kv, p, 1);
+    }
+    mc_kv_settle(kv, 1);
+    while ((n = mc_kv_unscored(kv, at, block, 64)) > 0) {
+        for (int i = 0; i < n; i++)
+            of[at[i]] = block[i].score = rand() % 50;
+        mc_kv_score(kv, at, block, n);
+    }
+    for (int i = 0; i < N; i += 3) /* holes in the heap's middle */
+        assert_true(mc_kv_find(kv, h[i], ids[i], true) >= 0);
+    for (int i = 0; i < N - N / 3; i++) {
+        int32_t p = mc_kv_take(kv, -1, &tag);
+
+        assert_true(p >= 0 && of[p] >= last);
+        last = of[p];
+    }
+    assert_int_equal(mc_kv_take(kv, -1, &tag), -1);
+    mc_kv_free(kv);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kv_given_page_waits_for_its_ticket),
     cmocka_unit_test(kv_each_taking_stamps_a_new_tag),
@@ -213,6 +305,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kv_equal_hash_with_other_ids_is_a_miss),
     cmocka_unit_test(kv_other_salt_or_length_gives_another_root),
     cmocka_unit_test(kv_cached_pages_go_oldest_first_and_free_ones_before),
+    cmocka_unit_test(kv_the_lowest_score_goes_first_and_a_held_page_never),
+    cmocka_unit_test(kv_random_scores_go_in_order),
     cmocka_unit_test(kv_random_use_keeps_the_sums_and_the_table),
 };
 

@@ -55,10 +55,10 @@ static void push_docs(lua_State *L)
 
 static int check(lua_State *L)
 {
-    static const char *const modules[] = {"mc.step", "mc.pick"};
+    static const char *const modules[] = {"mc.step", "mc.pick", "mc.cache"};
     const char *bad;
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         assert_int_equal(luaL_loadstring(L, chunk), 0);
         mc_vm_push_module(L, modules[i]);
         lua_getfield(L, -1, "names");

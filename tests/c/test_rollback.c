@@ -58,7 +58,13 @@ static const char *const hook_code[MC_N_HOOK] = {
     "admit = function(row) if row.seq >= 4242 then %s end return true end,",
     "chain = function(seq, want) if seq.id >= 4242 then %s end return want end,",
     "pick = function(c, seq) if seq.id >= 4242 then %s end end,",
+    "keep = function(b) for _, x in b:all() do if x.depth >= 4242 then %s end end end,",
 };
+
+static const char *file_of(enum mc_hook h)
+{
+    return h <= MC_HOOK_ADMIT ? "s.lua:" : h == MC_HOOK_KEEP ? "c.lua:" : "t.lua:";
+}
 
 /* A rig whose hook h does this from a certain step, row or sequence on. */
 static void rig_open_failing(struct rig *r, enum mc_hook h, const char *what)
@@ -72,9 +78,12 @@ static void rig_open_failing(struct rig *r, enum mc_hook h, const char *what)
     dir_write(r->dir, "s.lua", text);
     snprintf(text, sizeof text, "return { api = 1, kind = 'sampler',\n%s%s }",
              h == MC_HOOK_CHAIN ? "" : "chain = function(_, want) return want end,\n",
-             h >= MC_HOOK_CHAIN ? line : "");
+             h == MC_HOOK_CHAIN || h == MC_HOOK_PICK ? line : "");
     dir_write(r->dir, "t.lua", text);
-    dir_write(r->dir, "init.lua", "return { scheduler = 's', sampler = 't' }");
+    snprintf(text, sizeof text, "return { api = 1, kind = 'cache',\n%s }",
+             h == MC_HOOK_KEEP ? line : "keep = function() end");
+    dir_write(r->dir, "c.lua", text);
+    dir_write(r->dir, "init.lua", "return { scheduler = 's', sampler = 't', cache = 'c' }");
     rig_open(r, false);
 }
 
@@ -87,9 +96,14 @@ static int rig_fail(struct rig *r, enum mc_hook h)
     struct mc_params want = {.ban = {-1, -1}}, out;
     struct mc_cands c = {.n = 1, .id = {3}};
     struct mc_err err = {0};
+    struct mc_block block = {.depth = 4242};
     int32_t id = -7;
+    int rc;
 
     switch (h) {
+    case MC_HOOK_KEEP:
+        rc = ops->keep(r->policy.self, &block, 1, &err);
+        return rc == 1 ? 0 : rc; /* 1: nobody asked for, the oldest goes */
     case MC_HOOK_PLAN:
         r->b->view.step = 2010;
         r->plan->n = 0;
@@ -128,7 +142,7 @@ static void generation_an_error_in_any_hook_costs_one_call_and_three_roll_back(v
         assert_int_equal(r.plan->n, 4);
         rig_until(&r, strstr(rig_status(&r).error, "oops"));
         assert_non_null(strstr(rig_status(&r).error, mc_hook_names[h]));
-        assert_non_null(strstr(rig_status(&r).error, h <= MC_HOOK_ADMIT ? "s.lua:" : "t.lua:"));
+        assert_non_null(strstr(rig_status(&r).error, file_of(h)));
         rig_close(&r);
     }
     mc_log_set("policy", MC_LOG_INFO);
@@ -201,7 +215,7 @@ static void generation_a_runaway_costs_its_vm_and_the_spare_goes_on(void **st)
         assert_int_equal(rig_step(&r), 0);
         assert_int_equal(r.plan->n, 0); /* the script's plan, not the built-in's four */
         rig_until(&r, strstr(rig_status(&r).error, "used up its time at "));
-        assert_non_null(strstr(rig_status(&r).error, h <= MC_HOOK_ADMIT ? "s.lua:" : "t.lua:"));
+        assert_non_null(strstr(rig_status(&r).error, file_of(h)));
         rig_close(&r);
     }
 }

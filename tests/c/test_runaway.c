@@ -125,7 +125,11 @@ static struct mc_stepvm *open_hook(enum mc_hook h, const char *code)
              h == MC_HOOK_CHAIN ? code : "", h == MC_HOOK_PICK ? code : "");
     dir_write(dir, "s.lua", s);
     dir_write(dir, "t.lua", t);
-    dir_write(dir, "init.lua", "return { scheduler = 's', sampler = 't' }");
+    snprintf(s, sizeof s,
+             "return { api = 1, kind = 'cache',\nkeep = function(blocks)\n%s\nend }",
+             h == MC_HOOK_KEEP ? code : "");
+    dir_write(dir, "c.lua", s);
+    dir_write(dir, "init.lua", "return { scheduler = 's', sampler = 't', cache = 'c' }");
     assert_ok(open_dir(dir, &vm, &err), err);
     vm->opts.hook_us = HOOK_US;
     dir_free(dir);
@@ -139,6 +143,7 @@ static int call_hook(struct mc_stepvm *s, enum mc_hook h, struct mc_err *err)
     struct mc_pick_seq q = {.seq = 1};
     struct mc_params want = {.ban = {-1, -1}}, out;
     struct mc_cands c = {.n = 2, .id = {2, 3}};
+    struct mc_block block = {0};
     int32_t id;
     int rc = 0, answer;
 
@@ -148,6 +153,7 @@ static int call_hook(struct mc_stepvm *s, enum mc_hook h, struct mc_err *err)
     case MC_HOOK_PLAN: rc = mc_stepvm_plan(s, &b->view, &p, state, err); break;
     case MC_HOOK_EVICT: rc = mc_stepvm_evict(s, &b->view, 1, &p, state, err); break;
     case MC_HOOK_ADMIT: rc = mc_stepvm_admit(s, &b->row[0], state, &answer, err); break;
+    case MC_HOOK_KEEP: rc = mc_stepvm_keep(s, &block, 1, err); break;
     case MC_HOOK_CHAIN: rc = mc_stepvm_chain(s, &q, &want, &out, err); break;
     default: rc = mc_stepvm_pick(s, &c, &q, &id, err); break;
     }

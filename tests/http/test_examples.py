@@ -83,6 +83,39 @@ def schedulers_are_short_and_serve_in_a_pool_too_small():
             assert s.metric("mascon_plan_fallback_total") == 0, name
 
 
+# ---- the cache --------------------------------------------------------------------------------
+
+def a_cache_policy_keeps_what_was_of_use():
+    def prompt(i):
+        return [(i * 7919 + k * 31) % 1400 + 10 for k in range(200)]
+
+    def cached(s, i):
+        status, d = s.post("/v1/completions", {"prompt": prompt(i), "max_tokens": 2,
+                                               "temperature": 0, "ignore_eos": True})
+        assert status == 200, d
+        s.idle(30)
+        return d["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    text = open("examples/cache_hits.lua").read()
+    assert text.count("\n") < 40
+    got = {}
+    # fails only in service: the times of made-up blocks are whole seconds
+    late = """return { api = 1, kind = "cache", keep = function(blocks)
+      for _, b in blocks:all() do b.score = b.t_used % 1 > 0 and 0 / 0 or 1 end end }"""
+    for name in "oldest", "cache_hits", "late":
+        init = 'return { %s routes = { "openai" } }' % (
+            "" if name == "oldest" else f'cache = "{name}",')
+        with Example("cache_hits.lua", init, "--kv-memory", str(8 * 65536), late=late) as s:
+            assert cached(s, 1) == 0 and cached(s, 1) == 192
+            for i in range(2, 6):
+                assert cached(s, i) == 0
+            got[name] = cached(s, 1)
+            failed = s.metric("mascon_keep_fallback_total")
+            assert (failed > 0) == (name == "late"), (name, failed)
+            assert name != "late" or "a score is a number, not" in s.log()
+    assert got == {"oldest": 0, "cache_hits": 192, "late": 0}, got
+
+
 # ---- tenant_quota -----------------------------------------------------------------------------
 
 def tenants_have_their_plans():

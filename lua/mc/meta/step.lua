@@ -59,6 +59,39 @@
 ---@field tests fun(t: mc.Test)?
 ---@field state table<string, number>? numbers of each sequence: seq.state.turn
 
+--- What a cache policy's file returns:
+---
+--- ```lua
+--- local C = { api = 1, kind = "cache" }
+---
+--- function C.keep(blocks) -- a minute longer for each time that it was of use
+---   for _, block in blocks:all() do block.score = block.t_used + 60 * block.hits end
+--- end
+---
+--- return C
+--- ```
+---@class mc.CachePolicy
+---@field api integer 1
+---@field kind string "cache"
+---@field keep fun(blocks: mc.Blocks) when pages are short: scores the blocks cached since; the lowest go first
+---@field init fun(opts: table)?
+---@field tests fun(t: mc.Test)?
+
+---@class mc.Blocks at most 256 pages of prefixes that nobody holds; each is shown once for every time that it became cached
+---@field n integer
+local Blocks = {}
+
+--- All blocks, the least recently used of them first.
+---@return fun(), any, integer
+function Blocks:all() end
+
+---@class mc.Block
+---@field tenant integer
+---@field depth integer pages of its prefix before it
+---@field hits integer times that it was reused
+---@field t_used number when it was last given back, in seconds
+---@field score number to be set, and not to NaN; at first t_used, which makes the least recently used go
+
 ---@class mc.View a step that is about to be planned
 ---@field now number seconds, on the clock of the rows' times
 ---@field step number how many steps were run

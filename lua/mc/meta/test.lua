@@ -11,6 +11,7 @@
 ---@field admit fun(row: table): boolean, string? calls admit
 ---@field chain fun(seq: table?): table calls chain; seq: {want = {temperature = 1}, done = 3, tail = {ids}}. Samplers
 ---@field pick fun(cands: table, seq: table?): integer? calls pick; cands: {{id = 5, p = 0.5}, ..., drawn = 5}
+---@field keep fun(blocks: table[]): number[] calls keep; blocks: {{hits = 2, depth = 0, tenant = 1, t_used = 10}, ...}; gives their scores. Cache
 ---@field route fun(req: table): table?, any calls the router's route; req: {path =, headers =, query =, tenant =}
 ---@field call fun(key: string, req: table?): table runs a handler; req: {json = {...}} or {body = "..."}; gives {status, value, body, headers, events, err}
 
