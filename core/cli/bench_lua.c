@@ -151,13 +151,14 @@ static bool read_some(struct stream *s, char **kept, size_t *n_kept)
     char buf[65536 + sizeof s->last];
     size_t held = strlen(s->last);
     ssize_t got = read(s->fd, buf + held, 65536);
-    char *p, *end;
+    size_t n;
+    char *p;
 
     if (got <= 0)
         return false;
     memcpy(buf, s->last, held);
-    end = buf + held + got;
-    for (p = buf; (p = memmem(p, (size_t)(end - p), mark, sizeof mark - 1)); p++)
+    n = held + (size_t)got;
+    for (p = buf; (p = memmem(p, (size_t)(buf + n - p), mark, sizeof mark - 1)); p++)
         s->n_events++;
     s->n_bytes += (size_t)got;
     if (kept) {
@@ -165,12 +166,12 @@ static bool read_some(struct stream *s, char **kept, size_t *n_kept)
         if (!p)
             return false;
         *kept = p;
-        memcpy(*kept + *n_kept, end - got, (size_t)got);
+        memcpy(*kept + *n_kept, buf + held, (size_t)got);
         *n_kept += (size_t)got;
         (*kept)[*n_kept] = 0;
     }
-    held = (size_t)(end - buf) < sizeof mark - 2 ? (size_t)(end - buf) : sizeof mark - 2;
-    memcpy(s->last, end - held, held);
+    held = n < sizeof mark - 2 ? n : sizeof mark - 2;
+    memcpy(s->last, buf + n - held, held);
     s->last[held] = 0;
     return true;
 }
