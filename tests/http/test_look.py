@@ -123,6 +123,10 @@ def top_is_plain_without_a_terminal():
     assert "tiny-llama: ok" in out and "busy" in out and "lane 0" in out, out
     made = float(re.search(r"tokens/s +([\d.]+) made", out).group(1))
     assert made > 0, out
+    done.join()
+    done = threading.Thread(target=ask, args=(1900, "busy"))
+    done.start()
+    time.sleep(0.1)
     v = json.loads(run("top", "--json", "--every", "0.1")[1])
     assert v["pages"]["held"] > 0 and v["lanes"][0]["running"] == 1 and v["seqs"], v
     run("cancel", "busy")
