@@ -42,8 +42,8 @@ done
 # --against tests/models/tiny-glm --against-kv f32): fp8 there is fp8-656.
 one tests/models/tiny-kimi tests/models/tiny-kimi/golden --backend cpu --kv fp8-plain
 # Every chunk, and only long ones, by keys and values expanded from the latents.
-for n in 1 128; do
-    one tests/models/tiny-kimi tests/models/tiny-kimi/golden --backend cpu --kv bf16 --mla-expand $n
+for rows in 1 128; do
+    one tests/models/tiny-kimi tests/models/tiny-kimi/golden --backend cpu --kv bf16 --mla-expand $rows
 done
 # Ranks that share a model: the oracle's exact tolerances, and every format cut.
 for r in 2 4; do
