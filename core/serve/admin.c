@@ -344,15 +344,11 @@ static int v_cancel(struct mc_server *s, const json_t *args, json_t **out, struc
 
 static int v_drain(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
 {
-    const json_t *arg = json_array_get(args, 0);
     double seconds = -1;
+    int rc = mc_arg_number(args, 0, "seconds", 86400, &seconds, err);
 
-    if (json_is_number(arg))
-        seconds = json_number_value(arg);
-    else if (json_is_string(arg))
-        seconds = strtod(json_string_value(arg), NULL);
-    if (arg && !(seconds >= 0 && seconds <= 86400))
-        return mc_fail_param(err, MC_EARG, "seconds", "drain takes 0..86400 seconds");
+    if (rc < 0)
+        return rc;
     if (!s->drain)
         return mc_fail(err, MC_EUNSUP, "nothing to drain here");
     s->drain(s->self, seconds);

@@ -32,10 +32,10 @@ static void fire(struct mc_tensors *ts)
     }
 }
 
-/* Jobs [from, to): enqueued, awaited, let go of. */
+/* Jobs [from, to): enqueued, awaited, let go of. s NULL: it did not open, none computes. */
 static int run(struct mc_tensors *ts, struct mc_stream *s, uint64_t from, uint64_t to)
 {
-    int rc = 0, end;
+    int rc = s ? 0 : MC_EINTERNAL, end;
 
     for (uint64_t i = from; i < to; i++) {
         const struct mc_job *j = &ts->ring[i % MC_QUEUE];
@@ -45,7 +45,7 @@ static int run(struct mc_tensors *ts, struct mc_stream *s, uint64_t from, uint64
         else if (rc == 0)
             rc = mc_k_tensor(ts->be, s, &j->p);
     }
-    end = ts->be->wait(s, ts->be->mark(s));
+    end = s ? ts->be->wait(s, ts->be->mark(s)) : rc;
     for (uint64_t i = from; i < to; i++)
         for (int k = 0; k < MC_N_NAMED; k++)
             mc_store_drop(ts->ring[i % MC_QUEUE].named[k]);
@@ -69,7 +69,7 @@ static void *work(void *arg)
             break;
         to = ts->queued - from > BATCH ? from + BATCH : ts->queued;
         pthread_mutex_unlock(&ts->lock);
-        rc = s ? run(ts, s, from, to) : ts->failed;
+        rc = run(ts, s, from, to);
         pthread_mutex_lock(&ts->lock);
         ts->done = to;
         if (rc < 0 && !ts->failed) {

@@ -19,6 +19,7 @@
 #define MC_CUDA_ATTN_CUH
 
 #include "kernels/cuda/dev.cuh"
+#include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/params.h"
 #include "kernels/host/kv.h"
 
@@ -276,24 +277,6 @@ MC_DEV void mc_page(const struct mc_kv &kv, const tile<D> &t, const uint8_t *pag
 }
 
 /* ---- a split, and folding ---------------------------------------------------------- */
-
-/* The weights of two parts in their fold, and the fold's {max, sum}; see host/fold.h. */
-struct fold {
-    float a, b, m, l;
-};
-
-MC_DEV fold mc_fold_of(float m0, float l0, float m1, float l1)
-{
-    float m = m0 > m1 ? m0 : m1, a, b;
-
-    if (l1 == 0)
-        return {1, 0, m0, l0};
-    if (l0 == 0)
-        return {0, 1, m1, l1};
-    a = expf(m0 - m);
-    b = expf(m1 - m);
-    return {a, b, m, l0 * a + l1 * b};
-}
 
 /* The split at `base`, of the sequence in slot: pages to warps, then the warps' parts
  * fold onto the part that is there (first: onto nothing) in o and ml of global memory.

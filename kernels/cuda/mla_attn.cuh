@@ -29,6 +29,7 @@
 #define MC_CUDA_MLA_ATTN_CUH
 
 #include "kernels/cuda/dev.cuh"
+#include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/params.h"
 
 static constexpr int L_WARPS = 8, L_THREADS = L_WARPS * WARP, M = 16 /* rows of a tile */,
@@ -313,24 +314,6 @@ MC_DEV void mc_split(const struct mc_mla_attn_p &p, const tile<L> &t, const wher
         for (int n = 0; n < L::CW / 8; n++)
             for (int i = 0; i < 4; i++)
                 acc[n][i] *= fixed;
-}
-
-/* The weights of two parts in their fold, and the fold's {max, sum}; see host/fold.h. */
-struct fold {
-    float a, b, m, l;
-};
-
-MC_DEV fold mc_fold_of(float m0, float l0, float m1, float l1)
-{
-    float m = m0 > m1 ? m0 : m1, a, b;
-
-    if (l1 == 0)
-        return {1, 0, m0, l0};
-    if (l0 == 0)
-        return {0, 1, m1, l1};
-    a = expf(m0 - m);
-    b = expf(m1 - m);
-    return {a, b, m, l0 * a + l1 * b};
 }
 
 /* The {max, sum} of rows g and g + 8 that a thread's values belong to. */

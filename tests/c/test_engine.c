@@ -333,25 +333,6 @@ static uint64_t pool(int n)
     return (uint64_t)n * 4 * 2 * 2 * MC_PAGE * 32 * 4;
 }
 
-/* Six that start within the pool and outgrow it together. */
-static void grow_six(struct mc_engine *e, struct got *g[6])
-{
-    int32_t ids[60];
-
-    for (int i = 0; i < 6; i++) {
-        struct mc_request r;
-        struct mc_handle h;
-        struct mc_err err = {0};
-
-        some_ids(ids, 60, 50 + (uint32_t)i);
-        g[i] = got_new();
-        r = ask_for(ids, 60, 100, g[i]);
-        assert_ok(mc_engine_submit(e, &r, &h, &err), err);
-    }
-    for (int i = 0; i < 6; i++)
-        got_wait(g[i], -1);
-}
-
 static void engine_preempts_and_recomputes_the_same_tokens(void **state)
 {
     struct got *x[6], *y[6];

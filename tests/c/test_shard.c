@@ -159,25 +159,6 @@ static void shard_ranks_hold_their_part_of_the_pool(void **state)
     mc_engine_close(e);
 }
 
-/* Six that outgrow the pool together. */
-static void grow_six(struct mc_engine *e, struct got *g[6])
-{
-    int32_t ids[60];
-
-    for (int i = 0; i < 6; i++) {
-        struct mc_request r;
-        struct mc_handle h;
-        struct mc_err err = {0};
-
-        some_ids(ids, 60, 50 + (uint32_t)i);
-        g[i] = got_new();
-        r = ask_for(ids, 60, 100, g[i]);
-        assert_ok(mc_engine_submit(e, &r, &h, &err), err);
-    }
-    for (int i = 0; i < 6; i++)
-        got_wait(g[i], -1);
-}
-
 /* swap_bytes -1: there is no host memory, so they are recomputed. */
 static void shard_preempted_ones_come_back_with_the_same_tokens(void **state)
 {

@@ -45,6 +45,8 @@ def each_verb_is_a_word_and_a_function():
     assert "did you mean 'status'" in run("statu")[2]
     status, _, err = run("seqs", "tiny-llama")  # which takes none
     assert status == 2 and "too many: 'tiny-llama'" in err, err
+    status, _, err = run("drain", "5x")
+    assert status == 1 and "seconds must be a number from 0 to 86400" in err, err
 
 
 def prompts_are_pinned_by_word_and_from_lua():
