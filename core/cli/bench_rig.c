@@ -100,16 +100,25 @@ static size_t pool_bytes(const struct mc_kv *kv)
     return (size_t)kv->n_page * (size_t)kv->page_stride;
 }
 
+/* The memory pages that a pool has to itself: [*from, *from + the bytes returned). */
+static size_t memory_pages(const struct mc_kv *kv, void **from)
+{
+    uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t lo = ((uintptr_t)kv->base + unit - 1) / unit * unit;
+    uintptr_t hi = ((uintptr_t)kv->base + pool_bytes(kv)) / unit * unit;
+
+    *from = (void *)lo;
+    return lo < hi ? hi - lo : 0;
+}
+
 /* Touched memory is counted in small pages only where the pool has them. */
 static void small_pages(const struct mc_kv *kv)
 {
-    size_t bytes = pool_bytes(kv);
-    uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = ((uintptr_t)kv->base + unit - 1) / unit * unit;
-    uintptr_t to = ((uintptr_t)kv->base + bytes) / unit * unit;
+    void *from;
+    size_t bytes = memory_pages(kv, &from);
 
-    if (from < to)
-        madvise((void *)from, to - from, MADV_NOHUGEPAGE);
+    if (bytes > 0)
+        madvise(from, bytes, MADV_NOHUGEPAGE);
 }
 
 int mc_rig_open(struct mc_ranks *r, enum mc_kv_layout kv, int32_t seqs, int32_t context,
@@ -221,12 +230,17 @@ static double referenced(const void *base, size_t bytes)
     return any ? sum : -1;
 }
 
-static bool forget_references(void)
+/* The kernel leaves translations that processors hold as they are, and a page read through
+   one of them isn't marked again: taking the pool's access away and back drops them. */
+static bool forget_references(const struct mc_kv *kv)
 {
     FILE *f = fopen("/proc/self/clear_refs", "w");
     bool done = f && fputs("1", f) >= 0;
+    void *from;
+    size_t bytes = memory_pages(kv, &from);
 
-    return f && fclose(f) == 0 && done;
+    return f && fclose(f) == 0 && done && mprotect(from, bytes, PROT_NONE) == 0 &&
+           mprotect(from, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
 /* The most of three passes: a reclaiming kernel clears references too. */
@@ -237,7 +251,7 @@ int mc_rig_touched(struct mc_rig *g, double *bytes, struct mc_err *err)
 
     *bytes = -1;
     for (int i = 0; i < 3 && rc == 0; i++) {
-        bool counts = forget_references() && pool_bytes(kv) >= OWN;
+        bool counts = pool_bytes(kv) >= OWN && forget_references(kv);
         double now;
 
         rc = step(g, err);

@@ -98,8 +98,19 @@ def errors_have_their_class_code_and_field():
     assert e.code == "context_length_exceeded"
     e = raises(openai.BadRequestError, **{**CHAT, "stream": True, "top_p": 7})
     assert e.param == "top_p"
-    e = raises(openai.NotFoundError, make=client.embeddings.create, model=NAME, input="x")
+    e = raises(openai.NotFoundError, make=client.images.generate, model=NAME, prompt="x")
     assert e.status_code == 404
+
+
+def embeddings():
+    """The package asks for base64 and decodes it, unless floats are asked for."""
+    packed = client.embeddings.create(model=NAME, input=["The Moon", "A ship"])
+    plain = client.embeddings.create(model=NAME, input=["The Moon", "A ship"],
+                                     encoding_format="float")
+    assert [d.index for d in packed.data] == [0, 1] and packed.usage.prompt_tokens > 0
+    for a, b in zip(packed.data, plain.data):
+        assert len(a.embedding) > 8
+        assert max(abs(x - y) for x, y in zip(a.embedding, b.embedding)) < 1e-6
 
 
 def keys():
@@ -134,8 +145,8 @@ def many_at_once():
 
 
 TESTS = [a_chat, a_streamed_chat_is_the_same, completions_whole_and_streamed, models,
-         errors_have_their_class_code_and_field, keys, a_stream_that_is_closed_is_cancelled,
-         many_at_once]
+         embeddings, errors_have_their_class_code_and_field, keys,
+         a_stream_that_is_closed_is_cancelled, many_at_once]
 
 
 # ---- its environment -----------------------------------------------------------------------
