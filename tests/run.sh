@@ -1,10 +1,14 @@
 #!/bin/sh
 # run.sh PROGRAM... - runs test programs that print TAP and adds them up.
 # Last line: "N passed, N failed, N skipped". Exit 1 when anything failed or a program
-# died without finishing its plan. Skips are shown with their reasons.
+# died without finishing its plan. Skips are shown with their reasons. What they leave in
+# TMPDIR goes with the run.
 set -u
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/mascon-tests.XXXX") || exit 1
+export TMPDIR
+log=$TMPDIR/log
+trap 'chmod -R u+w "$TMPDIR" && rm -rf "$TMPDIR"' EXIT
+trap 'exit 1' INT TERM
 pass=0 fail=0 skip=0
 for t in "$@"; do
     case $t in
@@ -30,7 +34,6 @@ for t in "$@"; do
     fi
     # cmocka's reason is the line before; ours stands behind the word
     [ "$s" -eq 0 ] || grep -iE -B1 '# *skip' "$log" | grep -vE '^(ok [^#]*$|--$|1\.\.)' | sed 's/^/    /'
-    rm -f "$log.err"
 done
 echo "$pass passed, $fail failed, $skip skipped"
 [ "$fail" -eq 0 ]

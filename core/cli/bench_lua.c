@@ -25,12 +25,13 @@
 #include "core/cli/bench.h"
 #include "core/cli/client.h"
 #include "core/cli/lua_half.h"
+#include "core/cli/scratch.h"
 
 enum { STREAMS = 64, TOKENS = 128, EVENTS = 20000, START_S = 600, ANSWER_S = 300 };
 
 struct rig {
     struct mc_report *report;
-    char dir[32], socket[64], port_file[64];
+    char dir[MC_SCRATCH_PATH], socket[MC_SCRATCH_PATH + 8], port_file[MC_SCRATCH_PATH + 8];
     pid_t pid;
     int port;
     double plan_us_64; /* by mc_lua_bench */
@@ -41,7 +42,7 @@ struct rig {
 static int put(const struct rig *r, const char *name, const char *text,
                struct mc_err *err)
 {
-    char path[96];
+    char path[MC_SCRATCH_PATH + 32];
     FILE *f;
 
     snprintf(path, sizeof path, "%s/%s", r->dir, name);
@@ -68,13 +69,12 @@ static void run_server(const struct rig *r, const char *model)
 static int start(struct rig *r, const char *model, struct mc_err *err)
 {
     double until = mc_now() + START_S;
-    char path[64];
+    char path[MC_SCRATCH_PATH + 8];
     FILE *f = NULL;
-    int rc;
+    int rc = mc_scratch_new(r->dir, err);
 
-    strcpy(r->dir, "/tmp/mascon-bench-XXXXXX");
-    if (!mkdtemp(r->dir))
-        return mc_fail(err, MC_EIO, "no directory in /tmp: %s", strerror(errno));
+    if (rc < 0)
+        return rc;
     snprintf(r->socket, sizeof r->socket, "%s/sock", r->dir);
     snprintf(r->port_file, sizeof r->port_file, "%s/port", r->dir);
     snprintf(path, sizeof path, "%s/routes", r->dir);
@@ -107,15 +107,12 @@ static int start(struct rig *r, const char *model, struct mc_err *err)
 
 static void stop(struct rig *r)
 {
-    char command[96];
-
     if (r->pid > 0) {
         kill(r->pid, SIGTERM);
         waitpid(r->pid, NULL, 0);
     }
-    snprintf(command, sizeof command, "rm -rf '%s'", r->dir);
-    if (*r->dir && system(command) != 0)
-        fprintf(stderr, "mascon: %s is left\n", r->dir);
+    if (*r->dir)
+        mc_scratch_remove(r->dir);
 }
 
 /* ---- asking ------------------------------------------------------------------------ */

@@ -204,23 +204,28 @@ int mc_cmd_top(int argc, char **argv, const struct mc_lua_half *lua)
         {"every", "SECONDS", &every, "between two looks [1]"},
         {"n", "COUNT", &count, "pictures, when not on a terminal [1]"},
         {"json", NULL, &json, "each look as JSON"}, {0}};
-    struct mc_args a = {.word = "top", .usage = "[MODEL] [--every SECONDS]",
+    struct mc_args a = {.word = "top", .usage = "[MODEL] [--every SECONDS] [--n COUNT]",
                         .who = MC_FOR_SOCK, .flags = flags, .max = 1, .set = &set};
     struct mc_client *c = NULL;
     struct mc_err err;
     int rc = mc_args_parse(&a, argc, argv, lua);
 
     if (rc < 0) {
+        char *end;
         double s = strtod(every, NULL);
+        long n = strtol(count, &end, 10);
 
         sigaction(SIGINT, &sa, NULL);
         if (!(s >= 0.05 && s <= 3600))
             rc = mc_fail_param(&err, MC_EARG, "every",
                                "--every takes 0.05..3600 seconds");
+        else if (*end || n < 1)
+            rc = mc_fail_param(&err, MC_EARG, "n", "--n takes a count from 1, not '%s'",
+                               count);
         else
             rc = mc_client_open(set.socket, &c, &err);
         if (rc == 0)
-            rc = watch(c, a.n_pos ? a.pos[0] : NULL, s, strtol(count, NULL, 10), json, &err);
+            rc = watch(c, a.n_pos ? a.pos[0] : NULL, s, n, json, &err);
         if (rc < 0)
             rc = mc_cli_fail(&err);
         mc_client_close(c);

@@ -1,8 +1,9 @@
 /* scratch.c - see scratch.h. OWNS nothing. THREAD: any. */
+#define _GNU_SOURCE
 #include "core/cli/scratch.h"
 
-#include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,18 +18,13 @@ int mc_scratch_new(char path[MC_SCRATCH_PATH], struct mc_err *err)
     return mkdtemp(path) ? 0 : mc_fail(err, MC_EIO, "%s: %s", path, strerror(errno));
 }
 
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
 void mc_scratch_remove(const char *path)
 {
-    DIR *d = opendir(path);
-    struct dirent *e;
-
-    while (d) {
-        e = readdir(d);
-        if (!e)
-            break;
-        unlinkat(dirfd(d), e->d_name, 0); /* . and .. are no files */
-    }
-    if (d)
-        closedir(d);
-    rmdir(path);
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }

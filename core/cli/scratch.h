@@ -6,7 +6,7 @@
 
 #include "core/base/err.h"
 
-/* A new directory under TMPDIR or /tmp; and the end of one with the plain files in it. */
+/* A new directory under TMPDIR or /tmp; and the end of one with all that is in it. */
 enum { MC_SCRATCH_PATH = 256 };
 int mc_scratch_new(char path[MC_SCRATCH_PATH], struct mc_err *err);
 void mc_scratch_remove(const char *path);

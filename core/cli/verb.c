@@ -22,16 +22,16 @@ static bool whole(double x)
 /* A value on one line, without control bytes. */
 static void cell(const json_t *v, char *out, size_t cap)
 {
-    char *text = NULL, *p;
+    bool scalar = json_is_string(v) || json_is_real(v);
+    char *text = v && !scalar ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *p;
 
     if (json_is_string(v))
         snprintf(out, cap, "%s", json_string_value(v));
     else if (json_is_real(v))
         snprintf(out, cap, whole(json_real_value(v)) ? "%.0f" : "%.6g", json_real_value(v));
-    else if (v && (text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT)))
-        snprintf(out, cap, "%s", text);
     else
-        snprintf(out, cap, "%s", "");
+        snprintf(out, cap, "%s", text ? text : "");
     free(text);
     for (p = out; *p; p++)
         if ((unsigned char)*p < 32 || *p == 127)

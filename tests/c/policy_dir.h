@@ -17,11 +17,12 @@
 
 static UNUSED char *dir_new(void)
 {
-    static char name[8][64];
+    static char name[8][128];
     static int n;
+    const char *base = getenv("TMPDIR");
     char *d = name[n++ % 8];
 
-    snprintf(d, sizeof name[0], "/tmp/mascon-test-XXXXXX");
+    snprintf(d, sizeof name[0], "%.100s/mascon-test-XXXXXX", base && *base ? base : "/tmp");
     if (!mkdtemp(d))
         abort();
     return d;

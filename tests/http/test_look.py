@@ -149,7 +149,9 @@ def top_is_plain_without_a_terminal():
         over.set()
         run("cancel", "busy")
         busy.join()
-    assert run("top", "--every", "0")[0] == 1
+    for bad in (("--every", "0"), ("--n", "0"), ("--n", "3x")):
+        status, _, err = run("top", *bad)
+        assert status == 1 and bad[0] in err, err
 
 
 def log_levels_change_while_it_runs():
