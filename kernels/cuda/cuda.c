@@ -116,17 +116,21 @@ static void stream_free(struct mc_stream *s)
     free(s);
 }
 
-static int stream_new(struct mc_backend *b, struct mc_stream **out)
+/* low: its blocks are scheduled when no other stream has any that wait. */
+static int stream_open(struct mc_backend *b, bool low, struct mc_stream **out)
 {
     struct mc_cu *cu = of(b);
     struct mc_stream *s = calloc(1, sizeof *s);
+    int least = 0, greatest = 0;
 
     *out = NULL;
     if (!s)
         return MC_K_ENOMEM;
     s->cu = cu;
     cu->api.CtxSetCurrent(cu->ctx);
-    if (cu->api.StreamCreate(&s->stream, MC_CU_STREAM_NON_BLOCKING) != 0)
+    if (cu->api.CtxGetStreamPriorityRange(&least, &greatest) != 0 ||
+        cu->api.StreamCreate(&s->stream, MC_CU_STREAM_NON_BLOCKING,
+                             low ? least : greatest) != 0)
         goto fail;
     for (int i = 0; i < EVENTS; i++)
         if (cu->api.EventCreate(&s->event[i], MC_CU_EVENT_NO_TIMING) != 0)
@@ -136,6 +140,16 @@ static int stream_new(struct mc_backend *b, struct mc_stream **out)
 fail:
     stream_free(s);
     return MC_K_EINTERNAL;
+}
+
+static int stream_new(struct mc_backend *b, struct mc_stream **out)
+{
+    return stream_open(b, false, out);
+}
+
+static int stream_low(struct mc_backend *b, struct mc_stream **out)
+{
+    return stream_open(b, true, out);
 }
 
 /* A failed record shows in wait: the driver's errors stick to the context. */
@@ -365,6 +379,7 @@ struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **wh
     b->host_release = host_release;
     b->upload = upload;
     b->stream_new = stream_new;
+    b->stream_low = stream_low;
     b->stream_free = stream_free;
     b->mark = mark;
     b->wait = wait;

@@ -49,7 +49,10 @@ enum {
     F(MemFreeHost, cuMemFreeHost, (void *p))                                       \
     F(MemsetD8, cuMemsetD8_v2, (mc_cu_ptr p, unsigned char value, size_t bytes))   \
     F(MemcpyHtoD, cuMemcpyHtoD_v2, (mc_cu_ptr to, const void *from, size_t bytes)) \
-    F(StreamCreate, cuStreamCreate, (void **stream, unsigned flags))               \
+    F(CtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange,                      \
+      (int *least, int *greatest))                                                 \
+    F(StreamCreate, cuStreamCreateWithPriority,                                    \
+      (void **stream, unsigned flags, int priority))                               \
     F(StreamDestroy, cuStreamDestroy_v2, (void *stream))                           \
     F(StreamSynchronize, cuStreamSynchronize, (void *stream))                      \
     F(StreamBeginCapture, cuStreamBeginCapture_v2, (void *stream, int mode))       \
@@ -141,7 +144,8 @@ uint16_t mc_cu_run_of(const struct mc_backend *b, uint16_t disk_fmt);
     F(page_init) F(page_copy) F(page_check) F(table_apply) F(embed) F(join) F(linear) \
         F(glu) F(quant) F(gqa_prep) F(gqa_attn) F(attn_merge) F(route) F(moe)         \
             F(mla_prep) F(mla_q) F(mla_attn) F(mla_out) F(dsa_prep) F(dsa_topk)       \
-                F(mtp_in) F(gather_rows) F(chain) F(sample) F(commit) F(nll)
+                F(mtp_in) F(gather_rows) F(chain) F(sample) F(verify) F(commit)       \
+                    F(nll) F(tap) F(tensor)
 #define F(name) extern const struct mc_op mc_cu_##name;
 MC_CU_OPS(F)
 #undef F

@@ -122,6 +122,20 @@ static int table_apply_run(struct mc_stream *s, const struct mc_table_apply_p *p
 }
 MC_CU_OP(table_apply);
 
+static int verify_need(const struct mc_verify_p *p, struct mc_need *n, const char **why)
+{
+    (void)n;
+    return p->out && p->accepted && p->next
+               ? 0
+               : mc_cu_refuse(why, "verify: nothing to read or no place for results");
+}
+
+static int verify_run(struct mc_stream *s, const struct mc_verify_p *p)
+{
+    return mc_cu_launch(s, MC_CU_k_verify, (struct mc_cu_grid){1, 1, 0}, p);
+}
+MC_CU_OP(verify);
+
 ANY(commit)
 static int commit_run(struct mc_stream *s, const struct mc_commit_p *p)
 {

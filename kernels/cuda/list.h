@@ -27,6 +27,7 @@
     K(k_page_copy, 256, mc_cu_page_copy)                                               \
     K(k_page_check, 32, mc_page_check_p)                                               \
     K(k_table_apply, 256, mc_cu_table_apply)                                           \
+    K(k_verify, 128, mc_verify_p)                                                      \
     K(k_commit, 128, mc_commit_p)                                                      \
     K(k_embed, 256, mc_embed_p)                                                        \
     K(k_join, 256, mc_join_p)                                                          \
@@ -61,7 +62,12 @@
     K(k_dsa_prep, 256, mc_dsa_prep_p)                                                  \
     K(k_dsa_topk, 512, mc_cu_dsa_topk)                                                 \
     K(k_dsa_merge, 512, mc_cu_dsa_topk)                                                \
-    K(k_mtp_in, 256, mc_mtp_in_p)
+    K(k_mtp_in, 256, mc_mtp_in_p)                                                      \
+    K(k_tap, 256, mc_tap_p)                                                            \
+    K(k_tensor_map, 256, mc_tensor_p)                                                  \
+    K(k_tensor_matmul, 256, mc_tensor_p)                                               \
+    K(k_tensor_rows, 256, mc_tensor_p)                                                 \
+    K(k_tensor_topk, 256, mc_tensor_p)
 
 enum { /* threads: MC_T_k_join ... */
 #define K(name, threads, params) MC_T_##name = threads,

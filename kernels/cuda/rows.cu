@@ -1,5 +1,5 @@
 /* rows.cu - embed, join, quant, gather_rows, mtp_in: whole rows, a block of 8 warps each,
- * a warp 128 columns at a time. */
+ * a warp 128 columns at a time; tap: columns of any rows, a word a thread. */
 #include "kernels/cuda/dev.cuh"
 #include "kernels/cuda/layout.h"
 
@@ -264,5 +264,52 @@ MC_KERNEL(k_mtp_in, struct mc_mtp_in_p)
                 y.v[i] = y.v[i] * (second ? r1 : r0) * w[c + i];
         }
         mc_act_put(p.act, t, c0, y);
+    }
+}
+
+/* ---- tap --------------------------------------------------------------------------- */
+
+/* A word of x += scale * add: a pair of bf16, or an f32. */
+MC_DEV uint32_t steered(uint32_t x, uint32_t add, float scale, bool f32)
+{
+    if (f32)
+        return __float_as_uint(__uint_as_float(x) + scale * __uint_as_float(add));
+    return mc_bf16x2(__uint_as_float(x << 16) + scale * __uint_as_float(add << 16),
+                     __uint_as_float(x & 0xffff0000) +
+                         scale * __uint_as_float(add & 0xffff0000));
+}
+
+/* blockIdx.x: words of a row, 256 a block; y: the rows that leave it as remainder. So a
+ * thread alone has its words, and the list's order is kept. */
+MC_KERNEL(k_tap, struct mc_tap_p)
+{
+    bool f32 = p.layer == MC_TAP_LOGITS;
+    int32_t n = p.peer.n > 1 ? p.peer.n : 1, words = f32 ? p.cols : p.cols / 2;
+    int32_t w = static_cast<int32_t>(blockIdx.x * MC_T_k_tap + threadIdx.x);
+    int32_t by = static_cast<int32_t>(gridDim.y), me = static_cast<int32_t>(blockIdx.y);
+
+    if (w >= words)
+        return;
+    for (int32_t k = 0; k < p.taps->n; k++) {
+        const struct mc_tap &t = p.taps->v[k];
+        const void *other = p.copy ? t.out : t.add;
+
+        if (t.layer != p.layer || !other)
+            continue;
+        for (int32_t r = t.row + (me - t.row % by + by) % by; r < t.row + t.n; r += by) {
+            uint32_t *x = static_cast<uint32_t *>(p.x) +
+                          static_cast<int64_t>(r / n) * words + w;
+
+            if (n > 1 && r % n != p.peer.rank)
+                continue;
+            if (p.copy)
+                mc_st4(static_cast<uint32_t *>(t.out) +
+                           static_cast<int64_t>(r - t.row) * words + w,
+                       mc_ld4(x));
+            else
+                mc_st4(x, steered(mc_ld4(x),
+                                  mc_ld4(static_cast<const uint32_t *>(t.add) + w),
+                                  t.scale, f32));
+        }
     }
 }

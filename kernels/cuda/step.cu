@@ -1,4 +1,4 @@
-/* step.cu - pages, tables and slots: what changes device state around a step. */
+/* step.cu - pages, tables, slots and drafts: what changes device state around a step. */
 #include "kernels/cuda/dev.cuh"
 #include "kernels/cuda/params.h"
 
@@ -160,6 +160,46 @@ MC_KERNEL(k_table_apply, struct mc_cu_table_apply)
                 a.counts[static_cast<int64_t>(d.slot) * a.vocab + v] = 0;
         __syncthreads();
     }
+}
+
+/* ---- tokens ------------------------------------------------------------------------ */
+
+MC_DEV int32_t seq_of(const struct mc_rows &r, int32_t i)
+{
+    return r.row_seq[r.out_row[i]];
+}
+
+/* A sequence's sampled rows from the i-th on: its drafts stand up to the first that is
+ * not what the row before drew. */
+MC_DEV void verify_seq(const struct mc_verify_p &p, int32_t i, int32_t n)
+{
+    const struct mc_rows &r = p.rows;
+    int32_t s = seq_of(r, i), stand = 0;
+
+    for (i++; i < n && seq_of(r, i) == s; i++, stand++) {
+        int32_t t = r.out_row[i], drawn = p.out[i - 1].tok;
+
+        if (t != r.out_row[i - 1] + 1 || drawn < 0 || r.tok[t] != drawn)
+            break;
+    }
+    p.accepted[s] = stand;
+    p.next[s] = p.out[i - 1].tok;
+}
+
+/* One block; a thread has the sequences whose first sampled row is its own. */
+MC_KERNEL(k_verify, struct mc_verify_p)
+{
+    const struct mc_rows &r = p.rows;
+    int32_t me = static_cast<int32_t>(threadIdx.x), n = r.live[MC_LIVE_OUT];
+
+    for (int32_t s = me; s < r.live[MC_LIVE_SEQS]; s += MC_T_k_verify) {
+        p.accepted[s] = 0;
+        p.next[s] = -1;
+    }
+    __syncthreads(); /* those that have sampled rows are written again */
+    for (int32_t i = me; i < n; i += MC_T_k_verify)
+        if (i == 0 || seq_of(r, i) != seq_of(r, i - 1))
+            verify_seq(p, i, n);
 }
 
 /* A sampled row a thread: no two rows that move a slot are of the same one. */

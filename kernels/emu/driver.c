@@ -325,9 +325,18 @@ static mc_cu_result e_LaunchKernel(void *fn, unsigned gx, unsigned gy, unsigned 
                                                               : 719; /* launch failed */
 }
 
-static mc_cu_result e_StreamCreate(void **stream, unsigned flags)
+static mc_cu_result e_CtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return 0;
+}
+
+static mc_cu_result e_StreamCreate(void **stream, unsigned flags, int priority)
 {
     (void)flags;
+    if (priority > 0 || priority < -5)
+        return 1; /* invalid value */
     return mc_stream_new(1, &(struct mc_peer){0}, (struct mc_stream **)stream) == 0 ? 0
                                                                                     : 2;
 }

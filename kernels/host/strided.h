@@ -8,13 +8,13 @@
 #include "kernels/host/cast.h"
 #include "kernels/types.h"
 
-static inline int64_t mc_strided_rows(const struct mc_strided *v)
+MC_INLINE int64_t mc_strided_rows(const struct mc_strided *v)
 {
     return (int64_t)v->n[0] * v->n[1] * v->n[2];
 }
 
 /* Where row r of a view of `of`'s shape begins in v. */
-static inline int64_t mc_strided_row(const struct mc_strided *v,
+MC_INLINE int64_t mc_strided_row(const struct mc_strided *v,
                                      const struct mc_strided *of, int64_t r)
 {
     int64_t c = r % of->n[2], b = r / of->n[2] % of->n[1], a = r / of->n[2] / of->n[1];
@@ -22,7 +22,7 @@ static inline int64_t mc_strided_row(const struct mc_strided *v,
     return a * v->step[0] + b * v->step[1] + c * v->step[2];
 }
 
-static inline float mc_strided_get(const struct mc_strided *v, int64_t at)
+MC_INLINE float mc_strided_get(const struct mc_strided *v, int64_t at)
 {
     switch (v->dt) {
     case MC_BF16:
@@ -36,7 +36,7 @@ static inline float mc_strided_get(const struct mc_strided *v, int64_t at)
     }
 }
 
-static inline int32_t mc_i32_of_f32(float x)
+MC_INLINE int32_t mc_i32_of_f32(float x)
 {
     return x >= 0x1p31f    ? INT32_MAX
            : x >= -0x1p31f ? (int32_t)lrintf(x)
@@ -44,7 +44,7 @@ static inline int32_t mc_i32_of_f32(float x)
                            : 0;
 }
 
-static inline void mc_strided_put(const struct mc_strided *v, int64_t at, float x)
+MC_INLINE void mc_strided_put(const struct mc_strided *v, int64_t at, float x)
 {
     switch (v->dt) {
     case MC_BF16:

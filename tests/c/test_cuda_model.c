@@ -10,6 +10,8 @@
 
 #include <math.h>
 
+#include "core/engine/engine_int.h"
+
 #ifndef MC_BARE
 #include "kernels/emu/emu.h"
 #endif
@@ -187,6 +189,113 @@ static void cuda_model_streams_do_not_depend_on_the_batch(void **state)
     mc_engine_close(e);
 }
 
+/* ---- pages that move --------------------------------------------------------------- */
+
+/* The built-in plan, but with its second and fourth token a row goes to host memory. */
+static int plan_swaps(void *self, struct mc_step_view *v, struct mc_plan *p,
+                      struct mc_err *err)
+{
+    int *swapped = self, rc = mc_policy_builtin.ops->plan(NULL, v, p, err);
+    const struct mc_row *r = mc_view_row(v, 0);
+
+    if (v->n_row == 1 && p->n == 1 && *swapped < 2 && mc_row_runs(r) &&
+        r->n_gen >= 2 * *swapped + 2) {
+        p->item[0].what = MC_SWAP;
+        ++*swapped;
+    }
+    return rc;
+}
+
+static void cuda_model_pages_go_to_host_memory_and_back(void **state)
+{
+    static const struct mc_policy_ops ops = {.plan = plan_swaps};
+    int swapped = 0;
+    const struct mc_policy swaps = {&ops, &swapped};
+    struct mc_engine *e;
+    struct got *stayed, *moved;
+    int32_t ids[70];
+
+    (void)state;
+    slow();
+    some_ids(ids, 70, 5);
+    e = open_model("tests/models/tiny-llama", "fp8", 70);
+    stayed = run_one(e, ids, 70, 6);
+    mc_engine_close(e);
+    e = open_model("tests/models/tiny-llama", "fp8", 70);
+    mc_engine_set_policy(e, &swaps);
+    moved = run_one(e, ids, 70, 6);
+    assert_true(mc_engine_counter(e, MC_C_swapped_total) == 2);
+    same_tokens(stayed, moved);
+    assert_idle(e);
+    mc_engine_close(e);
+    got_free(stayed), got_free(moved);
+}
+
+/* ---- rows that are looked at ------------------------------------------------------- */
+
+enum { SEEN = 12, H = 256 };
+
+/* Rows behind layer 3 of a prompt, whose rows behind layer 1 are moved by `steer` times
+ * the vector of 1, -1, 1, ..; as f32. */
+static void rows_behind(struct mc_engine *e, float steer, float *rows)
+{
+    struct mc_err err = {0};
+    struct mc_account *a = mc_account_open(mc_engine_tensors(e, &err), 1 << 20);
+    struct mc_capture c = {.layer = 3};
+    struct mc_steer s = {.layer = 1, .scale = steer};
+    struct got *g = got_new();
+    int dt = e->model->be->row_dt;
+    int32_t ids[SEEN];
+    struct mc_request r;
+    struct mc_handle h;
+
+    some_ids(ids, SEEN, 3);
+    assert_ok(mc_tensor_new_host(a, dt, 2, (int32_t[]){SEEN, H}, &c.to, &err), err);
+    assert_ok(mc_tensor_new_host(a, dt, 1, (int32_t[]){H}, &s.add, &err), err);
+    for (int32_t i = 0; i < H; i++)
+        if (dt == MC_F32)
+            ((float *)s.add.v.p)[i] = i % 2 ? -1 : 1;
+        else
+            ((uint16_t *)s.add.v.p)[i] = i % 2 ? 0xbf80 : 0x3f80;
+    r = ask_for(ids, SEEN, 0, g);
+    r.capture = &c, r.n_capture = 1;
+    r.steer = &s, r.n_steer = 1;
+    assert_ok(mc_engine_submit(e, &r, &h, &err), err);
+    got_wait(g, -1);
+    for (int32_t i = 0; i < SEEN * H; i++) {
+        uint32_t wide = (uint32_t)((uint16_t *)c.to.v.p)[i] << 16;
+
+        memcpy(&rows[i], dt == MC_F32 ? (char *)c.to.v.p + 4 * i : (char *)&wide, 4);
+    }
+    got_free(g);
+    mc_tensor_drop(&c.to), mc_tensor_drop(&s.add);
+    mc_account_close(a);
+}
+
+/* As the oracle has them, but for the noise of bf16 rows. */
+static void cuda_model_rows_are_captured_and_steered(void **state)
+{
+    float got[SEEN * H], want[SEEN * H], most = 0, off = 0;
+    struct mc_engine *e;
+
+    (void)state;
+    slow();
+    for (int i = 0; i < 2; i++) {
+        e = i ? open_model("tests/models/tiny-llama", "bf16", SEEN)
+              : engine_open(&(struct mc_engine_opts){.backend = "ref", .chunk = SEEN,
+                                                     .max_seqs = 2, .max_context = 64},
+                            NULL);
+        rows_behind(e, 0.5f, i ? got : want);
+        mc_engine_close(e);
+    }
+    for (int32_t i = 0; i < SEEN * H; i++) {
+        most = fmaxf(most, fabsf(want[i]));
+        off = fmaxf(off, fabsf(got[i] - want[i]));
+    }
+    if (!(off <= 0.03f * most))
+        fail_msg("a captured value is %g off, of %g", off, most);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cuda_model_gives_golden_tokens),
     cmocka_unit_test(cuda_model_runs_every_weight_format),
@@ -194,6 +303,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cuda_model_of_latents_gives_golden_tokens),
     cmocka_unit_test(cuda_model_of_chosen_positions_gives_golden_tokens),
     cmocka_unit_test(cuda_model_streams_do_not_depend_on_the_batch),
+    cmocka_unit_test(cuda_model_pages_go_to_host_memory_and_back),
+    cmocka_unit_test(cuda_model_rows_are_captured_and_steered),
 };
 
 MC_TEST_MAIN(tests)

@@ -267,6 +267,54 @@ static void heads(void)
     judge("mla_out", H8 * ((double)uv.w.bytes + 2 * C + 2 * V));
 }
 
+/* ---- what scripts and preemption ask for ------------------------------------------- */
+
+static struct mc_strided dev_view(int32_t rows, int32_t cols)
+{
+    return (struct mc_strided){dev(NULL, (size_t)(rows * cols) * 4), MC_F32,
+                               {1, 1, rows, cols}, {0, 0, cols, 1}};
+}
+
+static void scripts(void)
+{
+    enum { ROWS = 32, COLS = 1024 };
+    struct {
+        struct mc_taps head;
+        struct mc_tap v;
+    } list = {{.n = 1}, {.layer = 1, .n = 4, .scale = 2, .add = dev_rows(1, COLS)}};
+    struct mc_tensor_p t = {.what = MC_T_MUL, .scale = 3, .a = dev_view(ROWS, COLS),
+                            .out = dev_view(ROWS, COLS)};
+    void *x = dev_rows(ROWS, COLS), *taps = dev(&list, sizeof list);
+
+    emu_count(true);
+    kern_run(&cu, tap, {.taps = taps, .layer = 1, .cols = COLS, .x = x});
+    judge("tap, 4 rows steered", 5 * 2 * COLS + sizeof list);
+    emu_count(true);
+    kern_run(&cu, tensor, t);
+    judge("tensor x scale", 2.0 * 4 * ROWS * COLS);
+    t = (struct mc_tensor_p){.what = MC_T_SOFTMAX, .a = t.a, .out = t.out};
+    emu_count(true);
+    kern_run(&cu, tensor, t);
+    judge("tensor softmax", 2.0 * 4 * ROWS * COLS);
+}
+
+static void moves(void)
+{
+    struct mc_kv kv = dev_pool(MC_KV_FP8_656, 0);
+    int32_t *pages = cu.b->host_alloc(cu.b, 8);
+    struct mc_page_copy_p p = {.kv = kv, .pages = pages, .n = 2, .to_buf = true};
+
+    pages[0] = 5, pages[1] = 2;
+    p.buf = cu.b->host_alloc(cu.b, 2 * (size_t)kv.page_stride);
+    emu_count(true);
+    kern_run(&cu, page_copy, p);
+    judge("page_copy to host memory", 4.0 * (double)kv.page_stride);
+    p.to_buf = false;
+    emu_count(true);
+    kern_run(&cu, page_copy, p);
+    judge("page_copy from host memory", 4.0 * (double)kv.page_stride);
+}
+
 static void cuda_decode_kernels_move_what_they_must(void **state)
 {
     (void)state;
@@ -281,6 +329,8 @@ static void cuda_decode_kernels_move_what_they_must(void **state)
     attention();
     index_keys();
     heads();
+    scripts();
+    moves();
     kern_close(&cu);
 }
 
