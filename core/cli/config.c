@@ -358,7 +358,7 @@ static void text_of(const json_t *v, char *out, size_t cap)
 
 int mc_settings_file(struct mc_settings *s, const json_t *table, struct mc_err *err)
 {
-    char text[4096];
+    char text[8192]; /* every tenant that there may be has room */
     const char *key, *near;
     json_t *v;
     int id, rc;
@@ -380,6 +380,9 @@ int mc_settings_file(struct mc_settings *s, const json_t *table, struct mc_err *
         if (s->from[id] == MC_FROM_FLAG)
             continue;
         text_of(v, text, sizeof text);
+        if (strlen(text) == sizeof text - 1)
+            return mc_fail_param(err, MC_EBIG, key, "%s: over %zu bytes", key,
+                                 sizeof text - 2);
         rc = mc_settings_set(s, id, text, MC_FROM_FILE, key, err);
         if (rc < 0)
             return rc;

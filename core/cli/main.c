@@ -127,6 +127,10 @@ int main(int argc, char **argv)
     const struct mc_cmd *c;
 
     settle_process();
+    if (argc == 3 && strcmp(argv[1], "help") == 0) {
+        argv[1] = argv[2]; /* help COMMAND is COMMAND --help */
+        argv[2] = "--help";
+    }
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
         return help(stdout);

@@ -27,6 +27,7 @@ static int put_rate(const struct numbers *n, uint32_t id, double v, struct mc_er
 
 static int id_of(const struct numbers *n, const char *name, uint32_t *id, struct mc_err *err)
 {
+    unsigned long lane;
     char *end;
 
     for (*id = 0; n->tenant && *id < MC_TENANTS_MAX; ++*id)
@@ -35,33 +36,39 @@ static int id_of(const struct numbers *n, const char *name, uint32_t *id, struct
     if (n->tenant)
         return mc_fail_param(err, MC_EARG, n->setting, "no API key is of a tenant '%.40s'",
                              name);
-    *id = (uint32_t)strtoul(name, &end, 10);
+    lane = strtoul(name, &end, 10);
+    *id = lane < UINT32_MAX ? (uint32_t)lane : UINT32_MAX;
     return *name && !*end ? 0 : mc_fail_param(err, MC_EARG, n->setting,
                                               "'%.40s' is no lane's number", name);
 }
 
+static int apply_one(const struct numbers *n, char *pair, struct mc_err *err)
+{
+    char *eq = strchr(pair, '='), *end;
+    uint32_t id;
+    double v;
+    int rc;
+
+    if (!eq)
+        return mc_fail_param(err, MC_EARG, n->setting, "'%.40s' is no NAME=NUMBER", pair);
+    *eq = 0;
+    v = strtod(eq + 1, &end);
+    rc = id_of(n, pair, &id, err);
+    if (rc == 0 && (end == eq + 1 || *end))
+        rc = mc_fail_param(err, MC_EARG, n->setting, "'%.40s' is no number", eq + 1);
+    return rc < 0 ? rc : n->put(n, id, v, err);
+}
+
 static int apply(const struct numbers *n, const char *pairs, struct mc_err *err)
 {
-    char copy[1024], *save = NULL, *pair;
-    int rc = 0;
+    char *copy = strdup(pairs), *save = NULL, *pair;
+    int rc = copy ? 0 : mc_fail(err, MC_ENOMEM, "no memory for %s", n->setting);
 
-    snprintf(copy, sizeof copy, "%s", pairs);
-    for (pair = strtok_r(copy, ",", &save); pair && rc == 0; pair = strtok_r(NULL, ",", &save)) {
-        char *eq = strchr(pair, '='), *end;
-        uint32_t id;
-        double v;
-
-        if (!eq)
-            return mc_fail_param(err, MC_EARG, n->setting, "'%.40s' is no NAME=NUMBER", pair);
-        *eq = 0;
-        v = strtod(eq + 1, &end);
-        rc = id_of(n, pair, &id, err);
-        if (rc == 0 && (end == eq + 1 || *end))
-            rc = mc_fail_param(err, MC_EARG, n->setting, "'%.40s' is no number", eq + 1);
-        if (rc == 0)
-            rc = n->put(n, id, v, err);
-    }
-    return rc;
+    for (pair = copy ? strtok_r(copy, ",", &save) : NULL; pair && rc == 0;
+         pair = strtok_r(NULL, ",", &save))
+        rc = apply_one(n, pair, err);
+    free(copy);
+    return rc < 0 ? mc_err_while(err, "setting %s", n->setting) : 0;
 }
 
 int mc_serve_weights(const struct mc_settings *s, struct mc_engine *e, struct mc_keys *keys,

@@ -122,6 +122,8 @@ static int read_file(struct mc_keys *k, FILE *f, struct table *t, struct mc_err 
         else
             rc = read_line(k, t, line, err);
     }
+    if (rc == 0 && ferror(f))
+        return mc_fail(err, MC_EIO, "%s", strerror(errno));
     if (rc < 0 && err) {
         snprintf(text, sizeof text, "%s", err->text);
         mc_fail(err, rc, "line %d: %s", at, text);

@@ -102,8 +102,8 @@ static int bind_fail(int no, const char *host, uint16_t port, struct mc_err *err
     if (no == EACCES)
         return mc_fail_param(err, MC_EFORBID, "port", "no right to listen on port %u of %s",
                              port, host);
-    return mc_fail_param(err, MC_EIO, "listen", "can't listen on %s port %u: %s", host, port,
-                         strerror(no));
+    return mc_fail_param(err, MC_EIO, "listen", "--listen: no listening on %s port %u: %s", host,
+                         port, strerror(no));
 }
 
 static void set_options(int s)
@@ -168,7 +168,7 @@ int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound, struct 
     snprintf(service, sizeof service, "%u", port);
     rc = getaddrinfo(host, service, &hint, &all);
     if (rc != 0)
-        return mc_fail_param(err, MC_EARG, "listen", "no address for \"%s\": %s", host,
+        return mc_fail_param(err, MC_EARG, "listen", "--listen: no address for '%s': %s", host,
                              gai_strerror(rc));
     for (struct addrinfo *a = all; a && no != 0; a = a->ai_next)
         no = bind_to(a, fd);

@@ -124,6 +124,7 @@ int mc_proxies_open(const char *list, struct mc_proxies **out, struct mc_err *er
         rc = add_net(p, one, err);
     free(copy);
     if (rc < 0) {
+        mc_err_while(err, "reading --trusted-proxies");
         mc_proxies_close(p);
         p = NULL;
     }

@@ -350,12 +350,14 @@ int mc_rpc_default_path(const char *given, char *path, size_t cap, struct mc_err
     return 0;
 }
 
-/* A socket file that nobody listens on is removed; a live one names its server. */
+/* A socket file that nobody listens on is removed; a live one names its server. Of another
+ * user's it can't be told: bind says that it is in the way. */
 static int clear_stale(struct mc_rpc *r, struct mc_err *err)
 {
     struct ucred cred = {0};
     socklen_t len = sizeof cred;
     struct stat st;
+    bool stale;
     int fd, rc;
 
     if (lstat(r->addr.sun_path, &st) < 0)
@@ -367,13 +369,15 @@ static int clear_stale(struct mc_rpc *r, struct mc_err *err)
     rc = connect(fd, (struct sockaddr *)&r->addr, sizeof r->addr);
     if (rc == 0)
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+    stale = rc < 0 && errno == ECONNREFUSED;
     close(fd);
     if (rc == 0)
         return mc_fail_param(err, MC_EEXIST, "socket",
                              "a server (pid %d) listens on %s already: choose another with "
                              "--socket", (int)cred.pid,
                              r->addr.sun_path);
-    unlink(r->addr.sun_path);
+    if (stale)
+        unlink(r->addr.sun_path);
     return 0;
 }
 

@@ -29,7 +29,7 @@ end
 --- The tensors that capture asks for: a list of {layer, tensor} for host.seq.open and
 -- what keep() is given; nil, nil when it asks for nothing; nil, err. May wait.
 function M.capture(want, n_prompt, limit, model)
-  if want == nil then return nil end
+  if want == nil or n_prompt == 0 then return nil end -- host.seq.open refuses no tokens
   local n_layer, hidden, vocab, context, rows = seq.dims(model)
   if not n_layer then return nil, hidden end
   if type(want) ~= "table" then return refuse("capture", "capture must be a table") end

@@ -7,7 +7,10 @@
 
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
+#include "core/cli/serve.h"
+#include "core/serve/keys.h"
 #include "lua/host/settings.h"
+#include "tests/c/tmpdir.h"
 
 static const struct mc_lua_half lua = {.table = mc_lua_table};
 
@@ -112,6 +115,41 @@ static void config_file_refuses_wrong_values(void **state)
     }
 }
 
+/* As many tenants as there may be, of long names. */
+static void config_file_names_every_tenant(void **state)
+{
+    static const char text[] =
+        "local t = {} for i = 1, %d do t['a-tenant-of-some-length-numbered-' .. i] = i .. '' "
+        "end return { tenant_rate = t }";
+    char *dir = tmp_new(), lines[8192], all[256];
+    struct mc_keys *keys = NULL;
+    struct mc_settings s;
+    struct mc_err err;
+    size_t n = 0;
+
+    (void)state;
+    for (int i = 1; i < MC_TENANTS_MAX; i++)
+        n += (size_t)snprintf(lines + n, sizeof lines - n,
+                              "key-of-%d a-tenant-of-some-length-numbered-%d\n", i + 1000, i);
+    tmp_text(dir, "keys", lines);
+    assert_ok(mc_keys_open(tmp_path(dir, "keys"), &keys, &err), err);
+    mc_settings_init(&s);
+    snprintf(all, sizeof all, text, MC_TENANTS_MAX - 1);
+    assert_ok(load(all, &s, &err), err);
+    assert_ok(mc_serve_rates(&s, keys, &err), err);
+    for (uint32_t i = 1; i < MC_TENANTS_MAX; i++)
+        assert_true(mc_keys_rate(keys, i) == i);
+    snprintf(all, sizeof all, text, 999);
+    assert_int_equal(load(all, &s, &err), MC_EBIG);
+    assert_string_equal(err.param, "tenant_rate");
+    assert_ok(load("return { tenant_rate = { nobody = '1' } }", &s, &err), err);
+    assert_int_equal(mc_serve_rates(&s, keys, &err), MC_EARG);
+    assert_non_null(strstr(err.text, "tenant_rate"));
+    mc_settings_free(&s);
+    mc_keys_close(keys);
+    tmp_free(dir);
+}
+
 static void config_file_that_loops_is_stopped(void **state)
 {
     struct mc_settings s;
@@ -193,6 +231,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_is_shared_evenly_or_by_name),
         cmocka_unit_test(config_file_unknown_key_names_the_nearest),
     cmocka_unit_test(config_file_refuses_wrong_values),
+    cmocka_unit_test(config_file_names_every_tenant),
     cmocka_unit_test(config_file_that_loops_is_stopped),
     cmocka_unit_test(config_flag_beats_the_file),
     cmocka_unit_test(config_dump_restores_itself),

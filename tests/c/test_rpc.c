@@ -315,6 +315,12 @@ static void rpc_stale_socket_is_replaced(void **state)
     tmp_text(dir, "file", "not a socket");
     assert_int_equal(mc_rpc_open(&server, tmp_path(dir, "file"), &rpc, &err), MC_EEXIST);
     assert_int_equal(access(tmp_path(dir, "file"), F_OK), 0);
+    fd = socket(AF_UNIX, SOCK_DGRAM, 0); /* alive, but of a kind that can't be asked */
+    snprintf(a.sun_path, sizeof a.sun_path, "%.80s/alive", dir);
+    assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(mc_rpc_open(&server, a.sun_path, &rpc, &err), MC_EIO);
+    assert_int_equal(access(a.sun_path, F_OK), 0);
+    close(fd);
     tmp_free(dir);
 }
 

@@ -1,6 +1,7 @@
 """What subcommands print and return: doctor's lines, bench's rows as they come, what is refused."""
 import json
 import subprocess
+import tempfile
 
 from mascon import MASCON, MODEL, main
 
@@ -59,8 +60,27 @@ def a_pool_beyond_memory_is_refused_by_name():
     assert status == 1 and "--kv-memory" in err and "this machine's" in err, err
 
 
+def what_is_refused_names_its_flag():
+    for flags, of in ((("--lane-weight", "1"), "lane_weight"),
+                      (("--lane-weight", "9=1"), "lane_weight"),
+                      (("--tenant-rate", "a=1"), "tenant_rate"),
+                      (("--listen", "256.1.1.1:1"), "--listen"),
+                      (("--trusted-proxies", "x"), "--trusted-proxies"),
+                      (("--api-key-file", "tests"), "Is a directory")):
+        status, _, err = run("serve", MODEL, "--port", "0", "--socket",
+                             tempfile.mktemp(prefix="mascon-test-"), *flags)
+        assert status == 1 and of in err.splitlines()[-1], (flags, err)
+
+
+def help_has_a_command():
+    assert run("help", "serve") == run("serve", "--help")
+    assert run("help")[:2] == run("--help")[:2] and run("help", "nope")[0] == 2
+
+
 main([each_line_of_doctor_is_ok_or_what_is_missing,
       doctor_says_what_keeps_a_model_from_loading,
       bench_shows_each_row_when_it_is_done,
       bench_run_asks_for_its_model,
-      a_pool_beyond_memory_is_refused_by_name])
+      a_pool_beyond_memory_is_refused_by_name,
+      what_is_refused_names_its_flag,
+      help_has_a_command])

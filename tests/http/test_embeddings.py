@@ -79,6 +79,8 @@ def texts_alone_and_together_are_the_same():
 def wrong_requests_say_what():
     for body, param in [({}, "input"), ({"input": []}, "input"), ({"input": [1, "x"]}, "input"),
                         ({"input": ""}, "input"), ({"input": [99999]}, "input"),
+                        ({"input": [[]]}, "input"), ({"input": ["y", None]}, "input"),
+                        ({"input": [[64], []]}, "input"), ({"input": [{}]}, "input"),
                         ({"input": "x", "encoding_format": "hex"}, "encoding_format"),
                         ({"input": "x", "dimensions": 3}, "dimensions"),
                         ({"input": "x", "pooling": "max"}, "pooling"),
