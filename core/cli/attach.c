@@ -2,8 +2,9 @@
  *
  * The server holds the session: its VM, its variables, its parser. This side edits lines,
  * sends chunks, shows what comes. Ctrl-C stops the chunk that runs there, or drops the
- * line that is being typed; the end of input ends the session with status 0. With -e, a
- * FILE or a stdin that is no terminal, one chunk runs; an error is status 1.
+ * line that is being typed; the end of input ends the session with status 0. With -e or a
+ * FILE one chunk runs; a stdin that is no terminal is run line by line as it comes, up to the
+ * first error. An error is status 1.
  *
  * OWNS the connection and the line editor. THREAD: main. */
 #define _GNU_SOURCE
@@ -65,8 +66,10 @@ static int show(const json_t *result, bool raw, bool terminal)
     return 0;
 }
 
-/* Runs a chunk; as show, or 3 when the connection is lost. */
-static int eval(struct mc_client *c, const char *text, size_t n, bool raw, bool terminal)
+/* Runs a chunk, of an input from this line on or 0; as show, or 3 when the connection is
+ * lost. */
+static int eval(struct mc_client *c, const char *text, size_t n, bool raw, bool terminal,
+                int line)
 {
     json_t *how = json ? json_string("json") : json_boolean(raw);
     json_t *result = NULL;
@@ -79,8 +82,8 @@ static int eval(struct mc_client *c, const char *text, size_t n, bool raw, bool 
         return 1;
     }
     interrupted = 0;
-    rc = mc_client_call(c, "repl.eval", json_pack("[s%, o]", text, n, how), &result,
-                        &err);
+    rc = mc_client_call(c, "repl.eval", json_pack("[s%, o, i]", text, n, how, line),
+                        &result, &err);
     if (rc == 0)
         rc = show(result, raw, terminal);
     else
@@ -93,16 +96,14 @@ static int eval(struct mc_client *c, const char *text, size_t n, bool raw, bool 
 
 static char *read_all(const char *path, size_t *n, struct mc_err *err)
 {
-    FILE *f = path ? fopen(path, "r") : stdin;
-    char *text = malloc(CHUNK_MAX + 2);
+    FILE *f = fopen(path, "r");
+    char *text = f ? malloc(CHUNK_MAX + 2) : NULL;
 
-    if (!f || !text) {
-        mc_fail(err, MC_EIO, "%s: %s", path ? path : "stdin", strerror(errno));
-        free(text);
-        return NULL;
-    }
-    *n = fread(text, 1, CHUNK_MAX + 1, f);
-    if (path)
+    if (text)
+        *n = fread(text, 1, CHUNK_MAX + 1, f);
+    else
+        mc_fail(err, MC_EIO, "%s: %s", path, strerror(errno));
+    if (f)
         fclose(f);
     return text;
 }
@@ -116,9 +117,62 @@ static int run_once(struct mc_client *c, const char *expr, const char *path)
 
     if (!text)
         return mc_cli_fail(&err);
-    rc = eval(c, text, n, true, false);
+    rc = eval(c, text, n, true, false, 0);
     free(text);
     return rc != 0;
+}
+
+/* ---- lines ------------------------------------------------------------------------ */
+
+/* Adds a line to the chunk; false when it grows too large. */
+static bool add_line(char **chunk, size_t *n, const char *line, size_t len)
+{
+    char *more;
+
+    if (*n + len > CHUNK_MAX)
+        return false;
+    more = realloc(*chunk, *n + len + 1);
+    if (!more)
+        return false;
+    memcpy(more + *n, line, len);
+    *chunk = more;
+    *n += len;
+    more[*n] = 0;
+    return true;
+}
+
+static bool blank(const char *chunk, size_t n)
+{
+    return strspn(chunk, " \t\r\n") >= n;
+}
+
+/* What comes by a pipe, as a session: each chunk runs once its lines are whole. */
+static int run_lines(struct mc_client *c)
+{
+    char *line = NULL, *chunk = NULL;
+    size_t cap = 0, n = 0;
+    int at = 0, first = 1, rc = 0;
+    ssize_t len;
+
+    while ((rc == 0 || rc == 2) && (len = getline(&line, &cap, stdin)) > 0) {
+        at++;
+        first = n ? first : at;
+        if (!add_line(&chunk, &n, line, (size_t)len)) {
+            fprintf(stderr, "mascon: stdin:%d: what begins here is over %d bytes\n", first,
+                    CHUNK_MAX);
+            rc = 1;
+            break;
+        }
+        if (!blank(chunk, n))
+            rc = eval(c, chunk, chunk[n - 1] == '\n' ? n - 1 : n, true, false, first);
+        if (rc != 2)
+            n = 0;
+    }
+    if (rc == 2)
+        fprintf(stderr, "mascon: stdin:%d: what begins here has no end\n", first);
+    free(line);
+    free(chunk);
+    return rc != 0 || interrupted;
 }
 
 /* ---- a session --------------------------------------------------------------------- */
@@ -156,23 +210,6 @@ static int greet(struct mc_client *c, struct mc_err *err)
     return rc;
 }
 
-/* Adds a line to the chunk; false when it grows too large. */
-static bool add_line(char **chunk, size_t *n, const char *line, size_t len)
-{
-    char *more;
-
-    if (*n + len > CHUNK_MAX)
-        return false;
-    more = realloc(*chunk, *n + len + 1);
-    if (!more)
-        return false;
-    memcpy(more + *n, line, len);
-    *chunk = more;
-    *n += len;
-    more[*n] = 0;
-    return true;
-}
-
 static int session(struct mc_client *c, bool terminal)
 {
     struct mc_edit *e = mc_edit_open(&interrupted, complete, c);
@@ -196,14 +233,15 @@ static int session(struct mc_client *c, bool terminal)
             n = 0;
             continue;
         }
-        if (strspn(chunk, " \t\r\n") >= n) {
+        if (blank(chunk, n)) {
             n = 0;
             continue;
         }
         /* without the last newline: an open string asks for more, as an open block does
          */
         mid_line = false;
-        rc = eval(c, chunk, chunk[n - 1] == '\n' ? n - 1 : n, false, terminal);
+        rc = eval(c, chunk, chunk[n - 1] == '\n' ? n - 1 : n, false, terminal,
+                  0);
         if (rc != 2) {
             mc_edit_remember(e, chunk, n);
             n = 0;
@@ -236,8 +274,10 @@ int mc_cmd_attach(int argc, char **argv, const struct mc_lua_half *lua)
             rc = mc_cli_fail(&err);
         } else {
             mc_client_watch(c, on_out, &terminal, &interrupted);
-            if (expr || a.n_pos || !typed)
+            if (expr || a.n_pos)
                 rc = run_once(c, expr, a.n_pos ? a.pos[0] : NULL);
+            else if (!typed)
+                rc = run_lines(c);
             else
                 rc = greet(c, &err) < 0 ? mc_cli_fail(&err) : session(c, terminal);
         }

@@ -140,6 +140,7 @@ static int eval(struct conn *c, json_t *id, const json_t *params, struct mc_err 
 {
     const json_t *text = json_array_get(params, 0);
     const json_t *as = json_array_get(params, 1);
+    json_int_t line = json_integer_value(json_array_get(params, 2));
     enum mc_repl_how how = json_is_string(as) ? MC_REPL_JSON
                            : json_is_true(as) ? MC_REPL_RAW
                                               : MC_REPL_SHOWN;
@@ -148,6 +149,8 @@ static int eval(struct conn *c, json_t *id, const json_t *params, struct mc_err 
 
     if (!json_is_string(text))
         return mc_fail_param(err, MC_EARG, "text", "repl.eval takes a text");
+    if (line < 0 || line > MC_REPL_LINES)
+        return mc_fail_param(err, MC_EARG, "line", "line must be 0 to %d", MC_REPL_LINES);
     rc = need_session(c, err);
     if (rc < 0)
         return rc;
@@ -159,7 +162,7 @@ static int eval(struct conn *c, json_t *id, const json_t *params, struct mc_err 
     if (busy)
         return mc_fail(err, MC_EAGAIN, "this session is still running something");
     c->rpc->server->repl->eval(c->repl, json_string_value(text), json_string_length(text),
-                               how);
+                               how, (int)line);
     return 0;
 }
 

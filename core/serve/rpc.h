@@ -3,10 +3,10 @@
  *   request       [0, id, method, params]     response  [1, id, error or nil, result]
  *   notification  [2, method, params]         error     {code, status, message, param}
  *
- * Methods are the verbs of admin.h, and for a connection's session repl.eval [text, raw]
- * (raw: true, or "json"), repl.complete [text], with notifications repl.cancel [] to the
- * server and repl.out [text] from it. A session is made by its first repl.eval and ends with
- * the connection.
+ * Methods are the verbs of admin.h, and for a connection's session repl.eval [text, raw, line]
+ * (raw: true, or "json"; line: where the text begins in an input that is read line by line),
+ * repl.complete [text], with notifications repl.cancel [] to the server and repl.out [text] from
+ * it. A session is made by its first repl.eval and ends with the connection.
  * OWNS the socket (mode 0600), a thread that accepts and one a connection.
  * THREAD: open and close one. */
 #ifndef MC_SERVE_RPC_H

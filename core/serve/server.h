@@ -46,11 +46,14 @@ struct mc_repl_client {
 /* What is done with a chunk's values. RAW: strings as they are, JSON: a line each; both are
  * for scripts, and there an unfinished chunk is an error. */
 enum mc_repl_how { MC_REPL_SHOWN, MC_REPL_RAW, MC_REPL_JSON };
+enum { MC_REPL_LINES = 1 << 20 };
 struct mc_repl_ops {
     int (*open)(void *self, const struct mc_repl_client *c, struct mc_repl **out,
                 struct mc_err *err);
-    /* Runs a chunk or an expression; returns at once. One at a time. */
-    void (*eval)(struct mc_repl *r, const char *text, size_t n, enum mc_repl_how how);
+    /* Runs a chunk or an expression; returns at once. One at a time. line: 0, or where the
+     * text begins in an input that is read line by line, which may be unfinished. */
+    void (*eval)(struct mc_repl *r, const char *text, size_t n, enum mc_repl_how how,
+                 int line);
     void (*cancel)(struct mc_repl *r); /* interrupts what runs; any thread */
     /* An array of the names that could follow; waits. */
     int (*complete)(struct mc_repl *r, const char *text, json_t **out, struct mc_err *err);

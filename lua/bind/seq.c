@@ -372,4 +372,6 @@ void mc_bind_seq(lua_State *L)
     mc_bind_table(L, fns);
     luaL_getmetatable(L, SEQ); /* lua/mc/seq.lua puts the methods there */
     lua_setfield(L, -2, "meta");
+    mc_submit_push_fields(L);
+    lua_setfield(L, -2, "fields");
 }

@@ -2,7 +2,7 @@
  *
  * OWNS nothing. THREAD: the VM's. A value may be what JSON gave: mc.json.null is absent, a
  * marked number counts by its value. Wrong values are errors for the client and never
- * raise; a field that does not exist is the script's mistake and does. */
+ * raise. */
 #include "lua/bind/submit.h"
 
 #include <errno.h>
@@ -262,22 +262,6 @@ static int read_field(lua_State *L, const struct field *f, struct mc_submit *s,
     return 0;
 }
 
-static void refuse_unknown(lua_State *L, int idx)
-{
-    int i;
-
-    lua_pushnil(L);
-    while (lua_next(L, idx)) {
-        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
-
-        for (i = 0; i < N_FIELD && strcmp(fields[i].name, key) != 0; i++)
-            ;
-        if (i == N_FIELD)
-            luaL_error(L, "mc.submit has no field '%s'", key);
-        lua_pop(L, 1);
-    }
-}
-
 /* The seed of the index-th of several sequences of one request: splitmix64's output. */
 static uint64_t seed_of(uint64_t seed, uint32_t index)
 {
@@ -290,6 +274,15 @@ static uint64_t seed_of(uint64_t seed, uint32_t index)
     return z ^ (z >> 31);
 }
 
+void mc_submit_push_fields(lua_State *L)
+{
+    lua_createtable(L, 0, N_FIELD);
+    for (int i = 0; i < N_FIELD; i++) {
+        lua_pushboolean(L, 1);
+        lua_setfield(L, -2, fields[i].name);
+    }
+}
+
 int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_submit *out,
                    struct mc_err *err)
 {
@@ -299,7 +292,6 @@ int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_s
     mc_params_default(c, &out->o.req.want);
     out->o.req.limit = -1;
     out->o.req.n_top = -1;
-    refuse_unknown(L, idx);
     for (i = 0; i < N_FIELD && rc == 0; i++) {
         lua_pushstring(L, fields[i].name);
         lua_rawget(L, idx);

@@ -22,11 +22,14 @@ struct mc_submit {
     struct mc_capture capture[MC_MAX_TAPS];
 };
 
+/* Pushes {field = true} of what mc_submit_read reads. */
+void mc_submit_push_fields(lua_State *L);
 /* The arrays of {layer, tensor[, scale]} at captures and steers (or nil), as lua/mc/seq.lua
  * makes them, whose tensors are borrowed; raises. */
 void mc_submit_taps(lua_State *L, int captures, int steers, struct mc_submit *out);
 /* Reads the table at idx over the defaults. Types and list lengths are checked here, ranges
- * by the engine; err->param names the field. An unknown field raises. */
+ * by the engine; err->param names the field. Fields that do not
+ * exist are not looked at. */
 int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_submit *out,
                    struct mc_err *err);
 

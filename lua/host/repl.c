@@ -43,6 +43,7 @@ struct mc_repl {
     char *text; /* asked for: a chunk, or what is to be completed */
     size_t n;
     enum mc_repl_how how;
+    int line;
     bool closing;
     json_t *names; /* the answer of complete */
     bool has_names;
@@ -147,26 +148,28 @@ static void on_ended(struct mc_task *t, int rc, const struct mc_err *err)
         r->client.done(r->client.ctx, result, rc < 0 ? &why : NULL);
 }
 
-static char *take_text(struct mc_repl *r, size_t *n, enum mc_repl_how *how)
-{
-    char *text;
-
-    pthread_mutex_lock(&r->lock);
-    text = r->text;
-    *n = r->n;
-    *how = r->how;
-    r->text = NULL;
-    pthread_mutex_unlock(&r->lock);
-    return text;
-}
-
 struct chunk {
     struct mc_repl *repl;
     char *text;
     size_t n;
     enum mc_repl_how how;
+    int line;
     json_t *out;
 };
+
+static struct chunk take_text(struct mc_repl *r)
+{
+    struct chunk c = {.repl = r};
+
+    pthread_mutex_lock(&r->lock);
+    c.text = r->text;
+    c.n = r->n;
+    c.how = r->how;
+    c.line = r->line;
+    r->text = NULL;
+    pthread_mutex_unlock(&r->lock);
+    return c;
+}
 
 static int start(lua_State *L)
 {
@@ -176,18 +179,18 @@ static int start(lua_State *L)
     push_repl(L, "eval");
     lua_pushlstring(L, c->text, c->n);
     lua_pushstring(L, hows[c->how]);
-    mc_task_init(&c->repl->task, &c->repl->tvm, L, 2);
+    lua_pushinteger(L, c->line);
+    mc_task_init(&c->repl->task, &c->repl->tvm, L, 3);
     return 0;
 }
 
 static void on_eval(struct mc_bell *b)
 {
     struct mc_repl *r = (struct mc_repl *)((char *)b - offsetof(struct mc_repl, eval));
-    struct chunk c = {.repl = r};
+    struct chunk c = take_text(r);
     struct mc_err err;
     int rc;
 
-    c.text = take_text(r, &c.n, &c.how);
     if (!c.text)
         return;
     memset(&r->task, 0, sizeof r->task);
@@ -231,9 +234,8 @@ static void on_complete(struct mc_bell *b)
 {
     struct mc_repl *r = (struct mc_repl *)((char *)b -
                                            offsetof(struct mc_repl, complete));
-    struct chunk c = {.repl = r};
+    struct chunk c = take_text(r);
 
-    c.text = take_text(r, &c.n, &c.how);
     if (c.text && !r->tvm.vm->lost)
         mc_vm_protect(r->tvm.vm, complete, &c, NULL);
     free(c.text);
@@ -315,7 +317,7 @@ static int repl_open(void *self, const struct mc_repl_client *c, struct mc_repl 
 }
 
 static void set_text(struct mc_repl *r, const char *text, size_t n,
-                     enum mc_repl_how how)
+                     enum mc_repl_how how, int line)
 {
     char *copy = malloc(n + 1);
 
@@ -326,14 +328,15 @@ static void set_text(struct mc_repl *r, const char *text, size_t n,
     r->text = copy;
     r->n = n;
     r->how = how;
+    r->line = line;
     pthread_mutex_unlock(&r->lock);
 }
 
 static void repl_eval(struct mc_repl *r, const char *text, size_t n,
-                     enum mc_repl_how how)
+                      enum mc_repl_how how, int line)
 {
     mc_info("repl", "typed: %.*s", (int)(n < 400 ? n : 400), text);
-    set_text(r, text, n, how);
+    set_text(r, text, n, how, line);
     mc_bell_ring(&r->eval);
 }
 
@@ -346,7 +349,7 @@ static void repl_cancel(struct mc_repl *r)
 static int repl_complete(struct mc_repl *r, const char *text, json_t **out,
                          struct mc_err *err)
 {
-    set_text(r, text, strlen(text), MC_REPL_SHOWN);
+    set_text(r, text, strlen(text), MC_REPL_SHOWN, 0);
     mc_bell_ring(&r->complete);
     pthread_mutex_lock(&r->lock);
     while (!r->has_names)

@@ -11,6 +11,7 @@ local help = require "mc.help"
 local host = require "mc.host"
 local kv = require "mc.kv"
 local metrics = require "mc.metrics"
+local near = require "mc.near"
 local seq = require "mc.seq"
 local tensor = require "mc.tensor"
 local wait = require("mc.wait").wait
@@ -35,7 +36,10 @@ local mc = {
 -- Functions whose arguments or answer differ from their verb's.
 local shaped = {}
 
+local FILTER = { model = true, state = true, tenant = true, older = true }
+
 function shaped.seqs(filter)
+  near.options("mc.seqs", filter, FILTER)
   local rows, err = verb("seqs")
   if not rows or not filter then return rows, err end
   local kept = data.array {}
@@ -55,10 +59,7 @@ shaped["kv.stats"] = function(model)
 end
 
 -- The prompt is read in a sequence of its own, which waits; the verb then finds its pages.
-local function read_prompt(o, what)
-  if type(o) ~= "table" or type(o.prompt) ~= "string" then
-    error(what .. " takes a table with a prompt", 3)
-  end
+local function read_prompt(o)
   local s, err = seq.submit { prompt = o.prompt, limit = 0, tenant = o.tenant, model = o.model }
   if not s then return nil, err end
   return s:wait()
@@ -74,10 +75,16 @@ function Kv.drop(k) return verb("unpin", k.id, k.model) end
 
 local kv_meta = { __index = Kv, __tostring = function(k) return "kv " .. k.id end }
 
+local PIN = { prompt = true, ttl = true, tenant = true, model = true }
+
 local function text(x) return x and tostring(x) or "" end
 
 shaped["kv.pin"] = function(o)
-  local done, failed = read_prompt(o, "mc.kv.pin")
+  near.options("mc.kv.pin", o, PIN)
+  if type(o) ~= "table" or type(o.prompt) ~= "string" then
+    error("mc.kv.pin takes a table with a prompt", 2)
+  end
+  local done, failed = read_prompt(o)
   if not done then return nil, failed end
   local p, err = verb("pin", o.prompt, text(o.ttl), text(o.tenant), o.model)
   if not p then return nil, err end
@@ -153,7 +160,7 @@ end
 
 mc.vocab = {
   encode = function(text, opts)
-    opts = opts or {}
+    opts = near.options("mc.vocab.encode", opts, { bos = true, special = true, model = true })
     local model, err = seq.model(opts.model)
     if not model then return nil, err end
     local list

@@ -6,9 +6,12 @@
 
 local host = require "mc.host"
 local messages_ = require "mc.messages"
+local near = require "mc.near"
 local seq = require "mc.seq"
 
 local M = {}
+local OPTIONS = { add_generation_prompt = true, kwargs = true, tools = true, model = true }
+
 local compiled = {} -- model -> {template, trusted, call_ids}
 
 local function compile(model)
@@ -35,7 +38,7 @@ end
 --- The pieces {text, from_user} that messages become. opts: add_generation_prompt (true),
 -- kwargs (more variables of the template), tools, model.
 function M.pieces(messages, opts)
-  opts = opts or {}
+  opts = near.options("mc.chat.pieces", opts, OPTIONS)
   local model, err = seq.model(opts.model)
   if not model then return nil, err end
   local c = compiled[model]
@@ -60,6 +63,7 @@ end
 
 --- The ids that messages become, as mc.submit{ids =} takes them. Waits.
 function M.render(messages, opts)
+  opts = near.options("mc.chat.render", opts, OPTIONS)
   local pieces, err = M.pieces(messages, opts)
   if not pieces then return nil, err end
   local parts = {}
@@ -67,7 +71,7 @@ function M.render(messages, opts)
     parts[2 * i - 1], parts[2 * i] = p.text, not p.from_user
   end
   if #parts == 0 then parts = { "", false } end
-  return seq.encode(parts, false, (seq.model(opts and opts.model)))
+  return seq.encode(parts, false, (seq.model(opts.model)))
 end
 
 seq.render = M.render

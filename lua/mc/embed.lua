@@ -4,9 +4,12 @@
 -- steps; pooling is work on tensors.
 
 local host = require "mc.host"
+local near = require "mc.near"
 local seq = require "mc.seq"
 
 local M = {}
+
+local OPTIONS = { pooling = true, normalize = true, model = true, salt = true }
 
 local POOLS = {
   last = function(rows) return rows:row(-1) end,
@@ -36,11 +39,9 @@ end
 
 --- A vector [hidden], f32, for each text or list of ids, and the tokens of all. Waits.
 function M.embed(inputs, opts)
-  opts = opts or {}
+  opts = near.options("mc.embed", opts, OPTIONS)
   if type(inputs) == "string" then inputs = { inputs } end
-  if type(inputs) ~= "table" or type(opts) ~= "table" then
-    error("mc.embed takes a text or a list of them, and a table", 2)
-  end
+  if type(inputs) ~= "table" then error("mc.embed takes a text or a list of them", 2) end
   local pool = POOLS[opts.pooling or "last"]
   if not pool then
     return nil, host.error("invalid_value", "pooling must be \"last\" or \"mean\"", "pooling")

@@ -4,6 +4,7 @@
 -- mc.submit{from = kv} goes on behind them.
 
 local host = require "mc.host"
+local near = require "mc.near"
 local seq = require "mc.seq"
 local tensors = require "mc.tensor"
 
@@ -11,6 +12,8 @@ local kv = host.kv
 local meta = kv.meta
 
 local M = {}
+
+local OPTIONS = { model = true, salt = true, tenant = true }
 
 local function done(job, err, what)
   if not job then return nil, err end
@@ -29,7 +32,7 @@ end
 
 --- A context out of a file of --kv-dir. opts: {model, salt}. Waits.
 function M.load(name, opts)
-  opts = opts or {}
+  opts = near.options("mc.kv.load", opts, OPTIONS)
   local model, err = seq.model(opts.model)
   if not model then return nil, err end
   local tenant, salt = who(opts)

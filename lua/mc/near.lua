@@ -36,4 +36,25 @@ function near.hint(name, known)
   return #names > 0 and " (there are: " .. table.concat(names, ", ") .. ")" or ""
 end
 
+--- What is wrong with a table's keys: " has no field 'promt' (did you mean 'prompt'?)", or nil.
+function near.unknown(t, known)
+  for k in pairs(t) do
+    if not known[k] then
+      return (" has no field '%s'"):format(tostring(k)) .. near.hint(k, known)
+    end
+  end
+end
+
+--- The table of options that the caller's caller was given, {} for nil. Raises there when it is
+-- no table or has a key that is not among known. what: "mc.submit".
+function near.options(what, opts, known)
+  if opts == nil then return {} end
+  if type(opts) ~= "table" then
+    error(("%s takes a table of options, not a %s"):format(what, type(opts)), 3)
+  end
+  local wrong = near.unknown(opts, known)
+  if wrong then error(what .. wrong, 3) end
+  return opts
+end
+
 return near

@@ -58,20 +58,47 @@ local function as_json(values, n)
   return table.concat(list, "\n")
 end
 
---- Runs a chunk: {text = what to show}, {incomplete = true}, {failed = true, text =}. how:
--- "shown"; for scripts "raw", strings as they are, and "json", a line each value: there an
--- unfinished chunk is an error.
-function M.eval(text, how)
+-- Called at the end of a chunk that has locals: the next chunk of the session finds them by
+-- their names.
+local function keep_locals()
+  for i = 1, math.huge do
+    local name, value = debug.getlocal(2, i)
+    if not name then return end
+    if name:sub(1, 1) ~= "(" then rawset(M.env, name, value) end
+  end
+end
+
+-- The function that a text is: an expression or a chunk; nil and an error. lasts: another
+-- chunk follows.
+local function compile(text, line, lasts)
   text = text:gsub("^%s*=%s*", "") -- "=x", as in lua's own prompt
-  local f, err = host.compile("return " .. text, "=stdin")
-  if not f then f, err = host.compile(text, "=stdin") end
+  local above = ("\n"):rep(line - 1) -- so that errors name the input's line
+  local f, err = host.compile(above .. "return " .. text, "=stdin")
+  if f then return f end
+  f, err = host.compile(above .. text, "=stdin")
+  if not f or not lasts or not text:find("local", 1, true) then return f, err end
+  return host.compile(above .. text .. "\ndo (...)() end", "=stdin") or f -- or it returns
+end
+
+-- An error of an expression's own function has no place: it was called last.
+local function placed(text, line)
+  if line == 0 or text:find("^stdin:%d+:") then return text end
+  return ("stdin:%d: %s"):format(line, text)
+end
+
+--- Runs a chunk: {text = what to show}, {incomplete = true}, {failed = true, text =}. how:
+-- "shown"; for scripts "raw", strings as they are, and "json", a line each value. line: 0, and
+-- an unfinished script is an error; or where this begins in an input that is read line by line.
+function M.eval(text, how, line)
+  local lasts = how == "shown" or line > 0
+  local f, err = compile(text, math.max(line, 1), lasts)
   if not f then
-    if how == "shown" and err:find("'<eof>'", 1, true) then return { incomplete = true } end
+    if lasts and err:find("'<eof>'", 1, true) then return { incomplete = true } end
     return { failed = true, text = err }
   end
-  local ok, n, values = results(xpcall(f, handler))
+  local ok, n, values = results(xpcall(f, handler, keep_locals))
   host.task.keep()
-  if not ok then return { failed = true, text = tostring(values[1]) } end
+  if not ok then return { failed = true, text = placed(tostring(values[1]), line) } end
   if how == "json" then
     if values[1] == nil and n > 1 then return { failed = true, text = tostring(values[2]) } end
     local line, why = as_json(values, n)

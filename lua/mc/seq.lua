@@ -4,6 +4,7 @@
 
 local data = require "mc.data"
 local host = require "mc.host"
+local near = require "mc.near"
 local taps = require "mc.taps"
 local wait = require("mc.wait").wait
 
@@ -55,8 +56,12 @@ local function prompt_of(opts, model)
   return missing("one of prompt, messages and tokens is needed")
 end
 
-local OURS = { ids = true, tokens = true, messages = true, chat = true, prompt = true,
-  model = true, capture = true, steer = true, from = true }
+local SUBMIT = { ids = true, tokens = true, messages = true, chat = true, prompt = true,
+  model = true, from = true, capture = true, steer = true }
+local FORK = { capture = true, steer = true }
+for k in pairs(seq.fields) do SUBMIT[k], FORK[k] = true, true end
+
+local WHO = { salt = true, tenant = true }
 
 -- What the request's router and key have decided holds unless opts says otherwise.
 local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first",
@@ -67,7 +72,7 @@ local function open(opts, list, model, parent)
   if not context then return seq.open(opts, list, model) end -- which raises
   for _, k in ipairs(INHERITED) do fields[k] = context[k] end
   for k, v in pairs(opts) do
-    if not OURS[k] then fields[k] = v end
+    if seq.fields[k] then fields[k] = v end
   end
   local capture, kept = taps.capture(opts.capture, ids.count(list), opts.limit, model)
   if not capture and kept then return nil, kept end
@@ -81,6 +86,7 @@ end
 --- mc.submit: see lua/mc/meta. Waits while the prompt is tokenised.
 function M.submit(opts)
   if type(opts) ~= "table" then error("mc.submit takes a table", 2) end
+  near.options("mc.submit", opts, SUBMIT)
   local model, err = M.model(opts.model)
   if not model then return nil, err end
   local list
@@ -146,24 +152,26 @@ end
 --- A new sequence that continues this one's prompt and text so far: their KV pages are
 -- shared. opts as in mc.submit, without a prompt.
 function Seq.fork(s, opts)
+  opts = near.options("seq:fork", opts, FORK)
   local list = seq.ids(s)
   local _, _, model = seq.state(s)
-  return open(opts or {}, list, model, s)
+  return open(opts, list, model, s)
 end
 
 --- A new sequence that continues this one's prompt and tokens with a text behind them. Waits.
 function Seq.append(s, text, opts)
   if type(text) ~= "string" then error("seq:append takes a text", 2) end
+  opts = near.options("seq:append", opts, FORK)
   local _, _, model = seq.state(s)
   local more, err = M.encode({ text, false }, false, model)
   if not more then return nil, err end
-  return open(opts or {}, ids.join(seq.ids(s), more), model, s)
+  return open(opts, ids.join(seq.ids(s), more), model, s)
 end
 
 --- The context of a sequence's tokens so far, as far as it is in whole pages that are
 -- done. opts: {salt, tenant} where mc.submit had them.
 function Seq.snapshot(s, opts)
-  opts = opts or {}
+  opts = near.options("seq:snapshot", opts, WHO)
   local context = host.task.context() or {}
   local _, _, model = seq.state(s)
   return kv.hold((seq.ids(s)), model, opts.tenant or context.tenant, opts.salt)

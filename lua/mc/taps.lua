@@ -5,6 +5,7 @@
 -- prompt and answer, row n_prompt what the first answered token was drawn from.
 
 local host = require "mc.host"
+local near = require "mc.near"
 local tensors = require "mc.tensor"
 
 local seq, tensor = host.seq, host.tensor
@@ -12,6 +13,9 @@ local seq, tensor = host.seq, host.tensor
 local M = {}
 
 local NORM, LOGITS, MAX = -1, -2, 8 -- layers, as host.seq.open has them
+
+local CAPTURE = { hidden = true, norm = true, logits = true }
+local STEER = { layer = true, add = true, scale = true }
 
 local taken = setmetatable({}, { __mode = "k" }) -- seq -> {hidden, norm, logits}
 
@@ -33,6 +37,8 @@ function M.capture(want, n_prompt, limit, model)
   local n_layer, hidden, vocab, context, rows = seq.dims(model)
   if not n_layer then return nil, hidden end
   if type(want) ~= "table" then return refuse("capture", "capture must be a table") end
+  local wrong = near.unknown(want, CAPTURE)
+  if wrong then return refuse("capture", "capture" .. wrong) end
   local n_gen = n_answer(limit, n_prompt, context)
   local list, kept = {}, { hidden = want.hidden and {} }
 
@@ -76,6 +82,8 @@ function M.steer(want, model)
       or math.abs(s.layer) > 1e6 or (s.scale ~= nil and type(s.scale) ~= "number") then
       return refuse("steer", "steer: a list of {layer = number, add = tensor, scale = number}")
     end
+    local wrong = near.unknown(s, STEER)
+    if wrong then return refuse("steer", "steer" .. wrong) end
     local add, err = tensors.methods.cast(s.add, rows)
     if not add then return nil, err end
     list[i] = { s.layer, add, s.scale or 1 }

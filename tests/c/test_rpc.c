@@ -61,9 +61,10 @@ static void *repl_main(void *arg)
     return NULL;
 }
 
-static void repl_eval(struct mc_repl *r, const char *text, size_t n, enum mc_repl_how how)
+static void repl_eval(struct mc_repl *r, const char *text, size_t n, enum mc_repl_how how,
+                      int line)
 {
-    (void)how;
+    (void)how, (void)line;
     if (r->running)
         pthread_join(r->thread, NULL);
     snprintf(r->text, sizeof r->text, "%.*s", (int)n, text);

@@ -112,10 +112,56 @@ def an_error_is_status_1_on_stderr():
     assert status == 0
 
 
-def pipes_and_files_are_one_chunk():
+def pipes_are_run_line_by_line():
     assert attach(stdin=b"") == (0, "", "")
     assert attach(stdin=b"print(1)") == (0, "1\n", "")
     assert attach(stdin=b"local x = 1\nfor i = 1, 2 do\n  print(x + i)\nend\n") == (0, "2\n3\n", "")
+    assert attach(stdin=b"\nlocal x, y = 2\nx * 2, y\n\n-- said\nfunction f()\n  return x\nend\n"
+                        b"f()\n'as it is'\nlocal t = { x } return #t\n") == (
+        0, "4\n2\nas it is\n1\n", "")
+    assert attach("--json", stdin=b"{ a = 1 }\n'b'\n") == (0, '{"a":1}\n"b"\n', "")
+    # an answer comes before the next line is there
+    with subprocess.Popen([MASCON, "attach", "--socket", server.socket], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as p:
+        for line in (b"n = 1\nn + 1\n", b"n + 2\n"):
+            p.stdin.write(line)
+            p.stdin.flush()
+            assert p.stdout.readline() in (b"2\n", b"3\n")
+        p.stdin.close()
+        assert p.wait(30) == 0
+
+
+def an_error_in_a_pipe_names_its_line_and_ends_it():
+    for text, said in ((b"print(1)\n\nx = = 2\nprint(2)\n", "stdin:3: unexpected symbol"),
+                       (b"print(1)\nlocal t = nil\nt.x = 1\nprint(2)\n", "stdin:3: attempt"),
+                       (b"print(1)\nerror 'no'\nprint(2)\n", "stdin:2: no"),
+                       (b"print(1)\nif true then\n  error({})\nend\nprint(2)\n", "stdin:2: "),
+                       (b"print(1)\nmc.seqs { oldr = 1 }\nprint(2)\n",
+                        "stdin:2: mc.seqs has no field 'oldr' (did you mean 'older'?)"),
+                       (b"print(1)\nfor i = 1, 2 do\n  print(i)\n", "stdin:2: what begins here")):
+        status, out, err = attach(stdin=text)
+        assert status == 1 and out == "1\n" and err.startswith("mascon: " + said), (text, out, err)
+
+
+def a_mistyped_field_is_named_with_the_nearest():
+    for call, wrong, right in (("mc.submit { promt = 'x' }", "mc.submit", "prompt"),
+                               ("mc.submit { prompt = 'x', temprature = 0 }", "mc.submit",
+                                "temperature"),
+                               ("mc.submit { prompt = 'x', limit = 0 }:fork { sed = 1 }",
+                                "seq:fork", "seed"),
+                               ("mc.kv.pin { promt = 'x' }", "mc.kv.pin", "prompt"),
+                               ("mc.embed('x', { normalise = false })", "mc.embed", "normalize"),
+                               ("mc.vocab.encode('x', { boss = false })", "mc.vocab.encode", "bos"),
+                               ("mc.chat.render({}, { tool = {} })", "mc.chat.render", "tools")):
+        status, out, err = attach("-e", call)
+        assert status == 1 and not out, (call, out)
+        assert err.startswith(f"mascon: {wrong} has no field '"), err
+        assert f"(did you mean '{right}'?)" in err, err
+    out = attach("-e", "select(2, mc.submit { prompt = 'x', capture = { hiden = 1 } }).message")[1]
+    assert out == "capture has no field 'hiden' (did you mean 'hidden'?)\n", out
+
+
+def files_are_one_chunk():
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as f:
         f.write("print('from a file')\n")
         f.flush()
