@@ -28,6 +28,7 @@ struct play {
     struct mc_engine *e;
     struct named was[SEQS + SLOTS];
     int32_t n_was;
+    bool short_of_pages; /* evict was asked since the last plan */
     long items;
     uint32_t dice;
 };
@@ -73,6 +74,8 @@ static void check_states(const struct play *p)
         const struct mc_seq *q = mc_seq_get(p->e, (struct mc_handle){w->seq, w->gen});
         uint32_t may = may_become(w->what, w->state);
 
+        if (p->short_of_pages && may & (BIT(PREFILL) | BIT(DECODE)))
+            may |= BIT(PAUSED); /* the engine's own evict, when nobody gave way */
         HOLDS(!q || (may >> q->state & 1));
     }
 }
@@ -178,6 +181,7 @@ static int plan_any(void *self, struct mc_step_view *v, struct mc_plan *plan,
     check_step(p);
     check_states(p);
     p->n_was = 0;
+    p->short_of_pages = false;
     for (int32_t i = 0; i < v->n_row; i++) {
         const struct mc_row *r = mc_view_row(v, i);
 
@@ -190,11 +194,14 @@ static int plan_any(void *self, struct mc_step_view *v, struct mc_plan *plan,
     return 0;
 }
 
-/* Not called from here: preempting is left to plans, so the model need not follow it. */
+/* Preempting is left to plans. */
 static int evict_nobody(void *self, struct mc_step_view *v, int32_t need,
                         struct mc_plan *plan, struct mc_err *err)
 {
-    (void)self, (void)v, (void)need, (void)plan, (void)err;
+    struct play *p = self;
+
+    (void)v, (void)need, (void)plan, (void)err;
+    p->short_of_pages = true;
     return 0;
 }
 
