@@ -116,12 +116,29 @@ static uint64_t page_bytes(const struct mc_engine *e)
     return (uint64_t)e->swap.page_bytes;
 }
 
+/* A sum of `of` and of n bytes. */
+static XXH128_hash_t add(XXH128_hash_t of, const void *data, size_t n)
+{
+    return XXH3_128bits_withSeed(data, n, of.low64 ^ of.high64);
+}
+
+/* Which model it is: its shape, some of its first weights, its last norm. */
+static XXH128_hash_t model_sum(const struct mc_model *m)
+{
+    const int32_t shape[] = {m->cfg.vocab, m->cfg.hidden, m->cfg.n_layer, m->cfg.n_head,
+                             m->cfg.n_kv_head};
+    const struct mc_w *w = &m->end.w[MC_M_EMBED];
+    XXH128_hash_t sum = XXH3_128bits(m->cfg.family, strlen(m->cfg.family));
+
+    sum = add(sum, shape, sizeof shape);
+    sum = add(sum, w->q, w->bytes < 65536 ? w->bytes / 2 : 32768);
+    return add(sum, m->end.v[MC_V_NORM], (size_t)m->cfg.hidden * sizeof(float));
+}
+
 /* What a file that this engine writes says of it. */
 static int describe(struct mc_engine *e, struct mc_kv_file *h, struct mc_err *err)
 {
     const struct mc_model *m = e->model;
-    const struct mc_w *w = &m->end.w[MC_M_EMBED];
-    XXH3_state_t *s;
     XXH128_hash_t sum;
 
     if (atomic_load(&e->failed))
@@ -131,19 +148,7 @@ static int describe(struct mc_engine *e, struct mc_kv_file *h, struct mc_err *er
                        "contexts can't be saved where tokens are spread over "
                        "ranks, nor from backend %s",
                        m->be->name);
-    s = XXH3_createState();
-    if (!s)
-        return mc_fail(err, MC_ENOMEM, "no memory for a sum");
-    XXH3_128bits_reset(s);
-    XXH3_128bits_update(s, m->cfg.family, strlen(m->cfg.family));
-    XXH3_128bits_update(s,
-                        (int32_t[]){m->cfg.vocab, m->cfg.hidden, m->cfg.n_layer,
-                                    m->cfg.n_head, m->cfg.n_kv_head},
-                        5 * sizeof(int32_t));
-    XXH3_128bits_update(s, w->q, w->bytes < 65536 ? w->bytes / 2 : 32768);
-    XXH3_128bits_update(s, m->end.v[MC_V_NORM], (size_t)m->cfg.hidden * sizeof(float));
-    sum = XXH3_128bits_digest(s);
-    XXH3_freeState(s);
+    sum = model_sum(m);
     mc_kv_file_begin(h);
     h->layout = e->pool.layout;
     h->page_tokens = MC_PAGE;
