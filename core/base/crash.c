@@ -1,6 +1,7 @@
 /* crash.c - see crash.h.
  *
- * OWNS the report's buffer, static: a handler has no memory to ask for.
+ * OWNS the report's buffer, static: a handler has no memory to ask for; and a stack a thread
+ * for the handler, which goes with its thread.
  * THREAD: one thread at a time is in the handler; others that die meanwhile wait for its
  * end. Always true: a fault inside the handler ends the process at once, by that fault.
  */
@@ -11,16 +12,21 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/ucontext.h>
 #include <unistd.h>
 
-enum { N_PART = 8, N_FRAME = 48, REPORT = 16 << 10, ID_MAX = 20 };
+enum { N_PART = 8, N_FRAME = 48, REPORT = 16 << 10, ID_MAX = 20,
+       STACK = 128 << 10, /* a frame of the kernel's (12 kB with AMX), and backtrace's */
+       NEAR = 64 << 10 }; /* of the stack pointer: a fault there is the stack's end */
 
 static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 
@@ -123,7 +129,23 @@ static const char *name_of(int sig)
                            : "SIGABRT";
 }
 
-static void compose(int sig, const siginfo_t *info)
+/* A fault beside the stack pointer: memory there is missing for one reason only. */
+static bool stack_is_full(int sig, const siginfo_t *info, const ucontext_t *u)
+{
+    uintptr_t at = (uintptr_t)info->si_addr, sp;
+
+#if defined(__x86_64__)
+    sp = (uintptr_t)u->uc_mcontext.gregs[REG_RSP];
+#elif defined(__aarch64__)
+    sp = (uintptr_t)u->uc_mcontext.sp;
+#else
+#error "crash.c: where does this machine keep the stack pointer?"
+#endif
+    return (sig == SIGSEGV || sig == SIGBUS) && info->si_code > 0 && at + NEAR > sp &&
+           at < sp + NEAR;
+}
+
+static void compose(int sig, const siginfo_t *info, const void *context)
 {
     char thread[20] = "";
 
@@ -139,6 +161,8 @@ static void compose(int sig, const siginfo_t *info)
     } else {
         mc_crash_put(" at 0x");
         digits((uint64_t)(uintptr_t)info->si_addr, 16);
+        if (stack_is_full(sig, info, context))
+            mc_crash_put(": the stack is full");
     }
     mc_crash_number("\nprocess     ", (uint64_t)getpid());
     mc_crash_put("\nthread      ");
@@ -174,7 +198,6 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     void *frame[N_FRAME];
     int n, fd;
 
-    (void)context;
     if (mine) { /* the report itself failed */
         signal(sig, SIG_DFL);
         raise(sig);
@@ -184,7 +207,7 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         for (;;)
             pause(); /* another thread's report ends the process */
     mine = true;
-    compose(sig, info);
+    compose(sig, info, context);
     n = backtrace(frame, N_FRAME);
     write_all(STDERR_FILENO, frame, n);
     make_dirs();
@@ -196,11 +219,56 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     raise(sig);
 }
 
+/* ---- stacks ------------------------------------------------------------------------ */
+
+#ifndef MC_SANITIZE
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+
+static void free_stack(void *at)
+{
+    const stack_t none = {.ss_flags = SS_DISABLE};
+
+    sigaltstack(&none, NULL);
+    munmap(at, STACK);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&key, free_stack);
+}
+
+void mc_crash_stack(void)
+{
+    static _Thread_local bool has;
+    stack_t stack = {.ss_size = STACK};
+
+    if (has)
+        return;
+    has = true;
+    pthread_once(&once, make_key);
+    stack.ss_sp = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack.ss_sp == MAP_FAILED)
+        return;
+    if (sigaltstack(&stack, NULL) < 0 || pthread_setspecific(key, stack.ss_sp) != 0)
+        free_stack(stack.ss_sp);
+}
+
+#else
+
+void mc_crash_stack(void)
+{
+}
+
+#endif
+
 /* ---- start-up ---------------------------------------------------------------------- */
 
 void mc_crash_install(const char *version)
 {
-    struct sigaction sa = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    struct sigaction sa = {.sa_sigaction = on_fatal,
+                           .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK};
     void *frame[1];
 
     program = version;
@@ -208,6 +276,7 @@ void mc_crash_install(const char *version)
     choose_path();
 #ifndef MC_SANITIZE
     backtrace(frame, 1); /* loads what it needs, now */
+    mc_crash_stack();
     sigemptyset(&sa.sa_mask);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
         sigaction(fatal[i], &sa, NULL);

@@ -15,6 +15,9 @@
 /* The file is crash-PID in dir, made when it is needed: $STATE_DIRECTORY (a service's),
  * else mascon in the XDG state directory. version is kept. */
 void mc_crash_install(const char *version);
+/* Gives the calling thread a stack on which the handler runs, until it ends: without one a
+ * stack that overflows leaves no report. mc_thread_run does; once more does nothing. */
+void mc_crash_stack(void);
 /* Adds a part of the report; at most 8, in their order. ctx stays valid until `drop`. */
 void mc_crash_part(void (*tell)(void *ctx), void *ctx);
 void mc_crash_drop(void *ctx);

@@ -12,28 +12,10 @@
 
 #include "core/base/clock.h"
 
-static inline void mc_thread_mask(sigset_t *old)
-{
-    static const int own[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGABRT};
-    sigset_t all;
-
-    sigfillset(&all);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        sigdelset(&all, own[i]);
-    pthread_sigmask(SIG_SETMASK, &all, old);
-}
-
-/* 0 or an errno. */
-static inline int mc_thread_run(pthread_t *t, void *(*fn)(void *), void *arg)
-{
-    sigset_t old;
-    int rc;
-
-    mc_thread_mask(&old);
-    rc = pthread_create(t, NULL, fn, arg);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return rc;
-}
+/* Blocks all but those in this thread. */
+void mc_thread_mask(sigset_t *old);
+/* A thread so masked, with a stack for the crash handler (mc_crash_stack). 0 or an errno. */
+int mc_thread_run(pthread_t *t, void *(*fn)(void *), void *arg);
 
 static inline void mc_cond_init(pthread_cond_t *c)
 {

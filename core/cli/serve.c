@@ -23,6 +23,7 @@
 #include "core/base/crash.h"
 #include "core/base/log.h"
 #include "core/base/notify.h"
+#include "core/base/thread.h"
 #include "core/cli/cli.h"
 #include "core/cli/lua_half.h"
 #include "core/cli/serve.h"
@@ -367,7 +368,7 @@ static int run(struct serve *s, struct mc_err *err)
 
     atomic_store(&s->boot_rc, 1);
     s->booting = true;
-    if (pthread_create(&s->boot, NULL, boot, s))
+    if (mc_thread_run(&s->boot, boot, s))
         return mc_fail(err, MC_ENOMEM, "no thread to load the model");
     for (rc = 0; rc == 0;) {
         poll(fds, 2, TICK_MS);

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "core/base/log.h"
+#include "core/base/thread.h"
 #include "core/serve/http_int.h"
 
 enum { TICK_MS = 250, N_EVENT = 64, LINGER_MAX = 256, LINGER_S = 5 };
@@ -344,7 +345,7 @@ int mc_watch_open(struct mc_watch **out, struct mc_err *err)
         rc = mc_fail(err, MC_EIO, "epoll: %s", strerror(errno));
         goto fail;
     }
-    rc = pthread_create(&w->thread, NULL, watch_main, w);
+    rc = mc_thread_run(&w->thread, watch_main, w);
     if (rc != 0) {
         rc = mc_fail(err, MC_EIO, "connection watcher's thread: %s", strerror(rc));
         goto fail;

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/crash.h"
 #include "core/base/log.h"
 #include "core/base/thread.h"
 #include "core/serve/http_int.h"
@@ -310,6 +311,7 @@ static void on_connection(void *ctx, struct MHD_Connection *c, void **conn,
     const union MHD_ConnectionInfo *i =
         MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
 
+    mc_crash_stack(); /* libmicrohttpd made this thread */
     if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
         mc_conn_close(*conn);
         *conn = NULL;

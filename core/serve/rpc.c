@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "core/base/log.h"
+#include "core/base/thread.h"
 #include "core/serve/admin.h"
 #include "core/serve/wire.h"
 
@@ -311,7 +312,7 @@ static bool accept_one(struct mc_rpc *r)
         pthread_join(c->thread, NULL); /* it has cleared `used`: it is at its end */
     c->fd = fd;
     c->broken = false;
-    c->joinable = pthread_create(&c->thread, NULL, conn_main, c) == 0;
+    c->joinable = mc_thread_run(&c->thread, conn_main, c) == 0;
     if (!c->joinable) {
         close(fd);
         c->used = false;
@@ -445,7 +446,7 @@ int mc_rpc_open(struct mc_server *s, const char *path, struct mc_rpc **out,
         free_rpc(r);
         return 0;
     }
-    if (rc == 0 && pthread_create(&r->thread, NULL, accept_main, r)) {
+    if (rc == 0 && mc_thread_run(&r->thread, accept_main, r)) {
         unlink(r->addr.sun_path);
         rc = mc_fail(err, MC_ENOMEM, "no thread for the socket");
     }

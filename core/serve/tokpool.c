@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "core/base/thread.h"
 
 enum state { QUEUED, RUNNING, ENDED };
 enum { THREADS_MAX = 16, SHRINK = 4 /* no normal form is shorter by more (NFC: 3) */ };
@@ -130,7 +131,7 @@ int mc_tokpool_open(const struct mc_tok *tok, int threads, struct mc_tokpool **o
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->quiet, NULL);
     for (; p->n_thread < threads && p->n_thread < THREADS_MAX; p->n_thread++)
-        if (pthread_create(&p->threads[p->n_thread], NULL, worker, p))
+        if (mc_thread_run(&p->threads[p->n_thread], worker, p))
             break;
     if (p->n_thread == 0) {
         mc_tokpool_close(p);

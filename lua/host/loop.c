@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "core/base/clock.h"
+#include "core/base/thread.h"
 
 struct mc_loop {
     pthread_mutex_t lock;
@@ -221,7 +222,7 @@ int mc_loop_open(const char *name, int (*before)(void *ctx, struct mc_err *err),
     pthread_cond_init(&l->rung, &attr);
     pthread_condattr_destroy(&attr);
     *out = l; /* before() may already need it */
-    if (pthread_create(&l->thread, NULL, main_of, l)) {
+    if (mc_thread_run(&l->thread, main_of, l)) {
         pthread_cond_destroy(&l->rung);
         pthread_mutex_destroy(&l->lock);
         free(l);

@@ -13,6 +13,7 @@
 
 #include "core/base/crash.h"
 #include "core/base/log.h"
+#include "core/base/thread.h"
 #include "lua/host/policies_int.h"
 
 static bool has_init(const char *dir)
@@ -99,7 +100,7 @@ int mc_policies_open(const struct mc_policies_opts *o, struct mc_policies **out,
     rc = o->follows ? 0 : make_first(p, err);
     if (rc < 0)
         goto fail;
-    if (pthread_create(&p->thread, NULL, mc_builder_run, p)) {
+    if (mc_thread_run(&p->thread, mc_builder_run, p)) {
         rc = mc_fail(err, MC_EINTERNAL, "no thread for the policy builder");
         goto fail;
     }
