@@ -62,6 +62,7 @@ void mc_engine_close(struct mc_engine *e);
 
 const struct mc_config *mc_engine_config(const struct mc_engine *e);
 const struct mc_tok *mc_engine_tok(const struct mc_engine *e);
+const char *mc_engine_path(const struct mc_engine *e); /* of its checkpoint */
 /* The pool of scripts' tensors, on rank 0; NULL where the backend has none. */
 int mc_engine_row_type(const struct mc_engine *e); /* of hidden states */
 struct mc_tensors *mc_engine_tensors(struct mc_engine *e, struct mc_err *err);

@@ -311,6 +311,11 @@ const struct mc_tok *mc_engine_tok(const struct mc_engine *e)
     return e->tok;
 }
 
+const char *mc_engine_path(const struct mc_engine *e)
+{
+    return e->o.model;
+}
+
 int mc_engine_row_type(const struct mc_engine *e)
 {
     return e->model->be->row_dt;

@@ -16,6 +16,7 @@
 #include "core/serve/server.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/fence.h"
+#include "lua/bind/weight.h"
 #include "lua/host/task.h"
 
 static const char TENSOR[] = "mc.tensor";
@@ -204,7 +205,7 @@ static int push_new(lua_State *L, int dt, int n_dim, const int32_t *shape, bool 
     return rc < 0 ? push_failure(L, rc, &err) : 1;
 }
 
-/* zeros(dtype, shape) -> tensor; false: work must be awaited first; nil and an error */
+/* zeros(dtype, shape, whether in host memory) -> tensor; false: work must be awaited first; nil and an error */
 static int l_zeros(lua_State *L)
 {
     int32_t shape[MC_AXES];
@@ -215,7 +216,7 @@ static int l_zeros(lua_State *L)
     luaL_argcheck(L, n <= MC_AXES, 2, "a shape is up to 4 whole numbers from 1");
     for (int i = 0; i < n; i++)
         shape[i] = axis_at(L, 2, i + 1);
-    return push_new(L, dt, n, shape, false);
+    return push_new(L, dt, n, shape, lua_toboolean(L, 3));
 }
 
 /* The shape that nested tables at the top have, by their first elements; raises. */
@@ -513,6 +514,7 @@ void mc_bind_tensor(lua_State *L)
     mc_bind_type(L, TENSOR, none, mc_bind_disown);
     mc_bind_table(L, fns);
     mc_bind_fence(L);
+    mc_bind_weight(L);
     luaL_getmetatable(L, TENSOR); /* lua/mc/tensor.lua puts the methods there */
     lua_setfield(L, -2, "meta");
 }

@@ -131,6 +131,15 @@ end
 
 mc.kv.load = kv.load
 
+function mc.tensor.weight(model, name)
+  if type(name) ~= "string" then
+    error("mc.tensor.weight takes a model's id (or nil) and a tensor's name", 2)
+  end
+  local id, err = seq.model(model)
+  if not id then return nil, err end
+  return tensor.weight(id, name)
+end
+
 function mc.engine.model(name)
   local id, err = seq.model(name)
   if not id then return nil, err end

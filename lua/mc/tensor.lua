@@ -60,6 +60,59 @@ function M.from(numbers, dtype)
   return t
 end
 
+local BLOCK = 262144 -- numbers that are in host memory at once
+
+-- Until the source's job is done: true, or nil, err.
+local function await(source, started, err)
+  if not started then return nil, err end
+  local ok, why = M.sync("mc.tensor.weight")
+  if not ok then return nil, why end
+  return tensor.ready(source)
+end
+
+-- Rows from.. (0..) of the source, by way of staged, into those of t: true, or nil, err.
+local function copy_rows(source, staged, t, from, n)
+  local ok, err = await(source, tensor.rows(source, from, n, staged))
+  if not ok then return nil, err end
+  local whole = #tensor.shape(t) == 1
+  local a = whole and staged or tensor.slice(staged, 1, n)
+  local b = whole and t or tensor.slice(t, from + 1, from + n)
+  ok, err = queue("mc.tensor.weight", tensor.move, a, b)
+  if not whole then tensor.close(a) tensor.close(b) end
+  if not ok then return nil, err end
+  return M.sync("mc.tensor.weight")
+end
+
+local function read_weight(source)
+  local dtype, axes, rows, columns = tensor.about(source)
+  local per = math.max(1, math.min(rows, math.floor(BLOCK / columns)))
+  local t, err = M.zeros(dtype, axes == 1 and { columns } or { rows, columns })
+  if not t then return nil, err end
+  local staged, ok
+  staged, err = queue("mc.tensor.weight", tensor.zeros, "f32",
+    axes == 1 and { columns } or { per, columns }, true)
+  ok = staged
+  for from = 0, rows - 1, per do
+    if not ok then break end
+    ok, err = copy_rows(source, staged, t, from, math.min(per, rows - from))
+  end
+  if staged then tensor.close(staged) end
+  if ok then return t end
+  tensor.close(t)
+  return nil, err
+end
+
+--- A tensor of the model's checkpoint by its name, read from its file. Waits.
+function M.weight(model, name)
+  local source, err = tensor.source(model, name)
+  if not source then return nil, err end
+  local ok, t
+  ok, err = await(source, true)
+  if ok then t, err = read_weight(source) end
+  tensor.done(source)
+  return t, err
+end
+
 --- What tensors take, in bytes: {used, total} of the pool, {mine, quota} of this VM.
 function M.stats()
   local used, total, mine, quota = tensor.stats()

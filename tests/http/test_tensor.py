@@ -1,5 +1,8 @@
 """mc.tensor: arithmetic beside plain Python, what every misuse says, quota, scopes, the collector."""
+import base64
+import json
 import re
+import struct
 import subprocess
 import threading
 import time
@@ -146,6 +149,68 @@ def what_is_dropped_comes_back():
     time.sleep(0.2)
 
 
+def stored(path, name):
+    """(shape, values) of a bf16 tensor in a safetensors file."""
+    with open(path + "/model.safetensors", "rb") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        t = json.loads(f.read(n))[name]
+        f.seek(8 + n + t["data_offsets"][0])
+        data = f.read(t["data_offsets"][1] - t["data_offsets"][0])
+    assert t["dtype"] == "BF16", t
+    return t["shape"], [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0]
+                        for i in range(0, len(data), 2)]
+
+
+def a_named_weight_is_what_the_file_holds():
+    plain = "tests/models/tiny-llama"
+    for name, rows in (("model.embed_tokens.weight", (1000, 1050)), # read in two blocks
+                       ("model.embed_tokens.weight", (1, 5)), ("model.norm.weight", (1, 256)),
+                       ("model.layers.0.mlp.down_proj.weight", (200, 256))):
+        shape, want = stored(plain, name)
+        before = lua("mc.tensor.stats().used")
+        text, data = lua(f"local w = assert(mc.tensor.weight(nil, '{name}')) return tostring(w), "
+                         f"w:slice({rows[0]}, {rows[1]}):base64()").split("   ")
+        assert text.startswith(f"tensor bf16 {shape}"), text
+        k = len(want) // shape[0]
+        want = want[(rows[0] - 1) * k:rows[1] * k]
+        assert list(struct.unpack(f"<{len(want)}f", base64.b64decode(data))) == want, (name, rows)
+        assert lua("mc.tensor.stats().used") == before
+    fails("mc.tensor.weight(nil, 'model.nrm.weight')",
+          r"no tensor model\.nrm\.weight \(it has model\.norm\.weight\)")
+    fails("mc.tensor.weight('other', 'model.norm.weight')", "'other' does not exist")
+    fails("mc.tensor.weight('model.norm.weight')", "takes a model's id")
+    fails("mc.tensor.weight(nil, ('x'):rep(200))", "up to 127 bytes")
+    fails("local w = mc.tensor.weight(nil, 'model.norm.weight') w:close() return w:row(1)",
+          "is closed")
+
+
+def a_packed_weight_is_unpacked():
+    """The same model in other forms: near what it was made of, and a captured row of the embedding
+    is a row of the weight."""
+    name = "model.layers.1.mlp.gate_proj.weight"
+    shape, want = stored("tests/models/tiny-llama", name)
+    scale = max(map(abs, want))
+    global server
+    was = server
+    for model, off in (("tiny-llama-fp8", 0.07), ("tiny-llama-w4a16", 0.15),
+                       ("tiny-llama-gguf/tiny-llama-q8_0.gguf", 0.01)):
+        with Server(model="tests/models/" + model) as server:
+            text, data = lua(f"local w = assert(mc.tensor.weight(nil, '{name}')) "
+                             "return tostring(w), w:base64()").split("   ")
+            assert text.startswith(f"tensor f32 {shape}"), (model, text)
+            have = struct.unpack(f"<{len(want)}f", base64.b64decode(data))
+            worst = max(abs(a - b) for a, b in zip(have, want)) / scale
+            assert 0 < worst < off, (model, worst)
+            assert float(lua("""
+                local s = assert(mc.submit { prompt = { 5, 9 }, limit = 0,
+                                             capture = { hidden = 0 } })
+                local rows = s:wait().hidden[0]
+                local w = assert(mc.tensor.weight(nil, "model.embed_tokens.weight"))
+                return (rows:row(2):cast "f32" - w:row(10):cast "f32"):norm():get()
+            """)) == 0, model
+    server = was
+
+
 def a_scope_ends_and_its_tensors_with_it():
     for _ in range(100):  # the last session ends while the next begins
         if numbers("return mc.tensor.stats().used") == [0]:
@@ -187,4 +252,5 @@ if __name__ == "__main__":
     with Server("--log", "lua=info") as server:
         main([arithmetic_is_plain_arithmetic, views_and_types, misuse_is_an_error_that_says_what,
               a_large_tensor_is_the_pools_and_not_luas, what_is_dropped_comes_back,
+              a_named_weight_is_what_the_file_holds, a_packed_weight_is_unpacked,
               a_scope_ends_and_its_tensors_with_it, work_does_not_hold_up_streams])

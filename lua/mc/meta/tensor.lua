@@ -22,6 +22,22 @@ function mc.tensor.zeros(dtype, shape) end
 ---@return mc.Error? err
 function mc.tensor.from(numbers, dtype) end
 
+--- A weight by the name that it has in the model's checkpoint, read from its file and unpacked
+--- (w): bf16 or f16 where it is stored so, else f32. Names are those of Hugging Face, for GGUF
+--- too; a packed matrix has the name that it would have unpacked. model nil: the router's choice,
+--- else the first.
+---
+--- ```lua
+--- local w = assert(mc.tensor.weight(nil, "model.embed_tokens.weight"))
+--- print(w, w:row(6):norm():get())
+--- w:close()
+--- ```
+---@param model string?
+---@param name string
+---@return mc.Tensor? t
+---@return mc.Error? err
+function mc.tensor.weight(model, name) end
+
 --- A vector of the model's hidden size, f32, for a text, a list of texts or lists of ids (w): its
 --- last norm at the last token, of length 1. opts: {pooling = "mean", normalize = false, model,
 --- salt}. The second result is how many tokens that were.
