@@ -205,7 +205,8 @@ static int push_new(lua_State *L, int dt, int n_dim, const int32_t *shape, bool 
     return rc < 0 ? push_failure(L, rc, &err) : 1;
 }
 
-/* zeros(dtype, shape, whether in host memory) -> tensor; false: work must be awaited first; nil and an error */
+/* zeros(dtype, shape, whether in host memory) -> tensor; false: work must be awaited first;
+ * nil and an error */
 static int l_zeros(lua_State *L)
 {
     int32_t shape[MC_AXES];
