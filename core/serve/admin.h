@@ -1,8 +1,8 @@
 /* admin.h - verbs: what an operator asks of a running server.
  *
- * One table: the socket's methods (rpc.c), the CLI's words and Lua's functions (mc.engine,
- * mc.policy, ...) are its rows.
- * OWNS nothing. THREAD: any; some verbs take seconds. */
+ * One table: the socket's methods (rpc.c), the CLI's words and Lua's functions
+ * (mc.engine, mc.policy, ...) are its rows. OWNS nothing. THREAD: any; some verbs take
+ * seconds. */
 #ifndef MC_SERVE_ADMIN_H
 #define MC_SERVE_ADMIN_H
 

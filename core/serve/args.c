@@ -8,8 +8,8 @@ const char *mc_arg_text(const json_t *args, size_t i)
     return json_string_value(json_array_get(args, i));
 }
 
-int mc_arg_number(const json_t *args, size_t i, const char *name, double most, double *out,
-                  struct mc_err *err)
+int mc_arg_number(const json_t *args, size_t i, const char *name, double most,
+                  double *out, struct mc_err *err)
 {
     const json_t *v = json_array_get(args, i);
     char *end = NULL;
@@ -19,8 +19,8 @@ int mc_arg_number(const json_t *args, size_t i, const char *name, double most, d
     *out = json_is_number(v) ? json_number_value(v)
            : json_is_string(v) ? strtod(json_string_value(v), &end) : -1;
     if (!(*out >= 0 && *out <= most) || (end && *end))
-        return mc_fail_param(err, MC_EARG, name, "%s must be a number from 0 to %.0f", name,
-                             most);
+        return mc_fail_param(err, MC_EARG, name, "%s must be a number from 0 to %.0f",
+                             name, most);
     return 0;
 }
 
@@ -32,6 +32,7 @@ int mc_arg_model(const struct mc_server *s, const json_t *args, size_t i,
     *out = mc_served_find(s, name);
     if (!*out)
         return mc_fail_param(err, MC_EMODEL, "model",
-                             "there is no model '%.80s' here; `mascon status` lists them", name);
+                             "there is no model '%.80s' here; `mascon status` lists them",
+                             name);
     return (*out)->engine ? 0 : mc_fail(err, MC_ELOADING, "the model is still loading");
 }

@@ -1,17 +1,18 @@
 /* conn.c - the watcher: hang-ups, timeouts and slow good-byes of HTTP connections.
  *
  * libmicrohttpd does not look at a suspended connection, has no limit on a header's or a
- * body's whole time, and closes with a reset when it has answered before reading the body,
- * so that the answer is lost. A thread of our own sees to all three: every connection's
- * socket is in its epoll set (hang-ups), a scan every TICK_MS finds what is over its time,
- * and a refused client's socket is kept (dup) and read until it has hung up itself.
+ * body's whole time, and closes with a reset when it has answered before reading the
+ * body, so that the answer is lost. A thread of our own sees to all three: every
+ * connection's socket is in its epoll set (hang-ups), a scan every TICK_MS finds what is
+ * over its time, and a refused client's socket is kept (dup) and read until it has hung
+ * up itself.
  *
- * Owns its thread, the list of connections and the sockets it lingers on. THREAD: connections
- * are opened and closed on the HTTP thread; `lock` guards all fields.
+ * Owns its thread, the list of connections and the sockets it lingers on. THREAD:
+ * connections are opened and closed on the HTTP thread; `lock` guards all fields.
  *
  * Always true: a listed connection's fd is open, as mc_conn_close takes it off before
- * libmicrohttpd closes it; a connection's memory is freed by the watcher between two waits,
- * so that an event in hand never points to freed memory. */
+ * libmicrohttpd closes it; a connection's memory is freed by the watcher between two
+ * waits, so that an event in hand never points to freed memory. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -118,8 +119,8 @@ static bool linger(struct mc_conn *c)
     return true;
 }
 
-/* Lock held. Closing alone would not end the watch: the library may have its own descriptor
- * of the same socket open yet. */
+/* Lock held. Closing alone would not end the watch: the library may have its own
+ * descriptor of the same socket open yet. */
 static void let_go(struct mc_conn *c)
 {
     epoll_ctl(c->w->epfd, EPOLL_CTL_DEL, c->fd, NULL);
@@ -167,7 +168,7 @@ bool mc_conn_hung_up(struct mc_conn *c)
     return hup;
 }
 
-/* ---- answers around libmicrohttpd ------------------------------------------------------ */
+/* ---- answers around libmicrohttpd -------------------------------------------------- */
 
 /* The socket's send buffer is empty here, but perhaps for "100 Continue". */
 static void send_answer(int fd, const char *id, const struct mc_err *e)
@@ -178,7 +179,8 @@ static void send_answer(int fd, const char *id, const struct mc_err *e)
     mc_json_error(&body, e);
     mc_buf_fmt(&head, "HTTP/1.1 %d %s\r\nConnection: close\r\n", status,
                MHD_get_reason_phrase_for((unsigned)status));
-    mc_buf_fmt(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.n);
+    mc_buf_fmt(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
+               body.n);
     mc_buf_fmt(&head, "x-request-id: %s\r\n\r\n", id);
     mc_buf_put(&head, body.p, body.n);
     if (!head.failed && !body.failed &&
@@ -196,7 +198,7 @@ void mc_conn_refuse(struct mc_conn *c, const char *id, const struct mc_err *e)
     pthread_mutex_unlock(&c->w->lock);
 }
 
-/* ---- the thread ------------------------------------------------------------------------ */
+/* ---- the thread -------------------------------------------------------------------- */
 
 /* Reads what a refused client still sends; at its end, or after an error, lets go. */
 static void drain(struct mc_conn *c)
@@ -341,7 +343,8 @@ int mc_watch_open(struct mc_watch **out, struct mc_err *err)
     pthread_mutex_init(&w->lock, NULL);
     w->epfd = epoll_create1(EPOLL_CLOEXEC);
     w->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (w->epfd < 0 || w->wake < 0 || epoll_ctl(w->epfd, EPOLL_CTL_ADD, w->wake, &ev) < 0) {
+    if (w->epfd < 0 || w->wake < 0 ||
+        epoll_ctl(w->epfd, EPOLL_CTL_ADD, w->wake, &ev) < 0) {
         rc = mc_fail(err, MC_EIO, "epoll: %s", strerror(errno));
         goto fail;
     }

@@ -1,13 +1,14 @@
 /* cors.c - pages of other origins: whom browsers may hand our answers to.
  *
- * Off until --cors names origins ("*": all). Preflights are answered here, for every path,
- * as no handler knows of them; keys travel in a header, so that cookies are never asked for.
- * OWNS nothing. THREAD: the HTTP thread; add_headers any. */
+ * Off until --cors names origins ("*": all). Preflights are answered here, for every
+ * path, as no handler knows of them; keys travel in a header, so that cookies are never
+ * asked for. OWNS nothing. THREAD: the HTTP thread; add_headers any. */
 #include <string.h>
 
 #include "core/serve/http_int.h"
 
-static const char EXPOSED[] = "x-request-id, x-mascon-generation, retry-after, retry-after-ms";
+static const char EXPOSED[] =
+    "x-request-id, x-mascon-generation, retry-after, retry-after-ms";
 static const char METHODS[] = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 /* What access-control-allow-origin says to this request, or NULL. */

@@ -1,8 +1,8 @@
 /* dialect.h - a generation's pieces as OpenAI's JSON: completions and chat, both streamed
  * and whole.
  *
- * Pure formatting: gathers pieces a choice at a time and appends events or one object to a
- * buffer. OWNS what it gathered and a copy of the options. THREAD: one at a time (the
+ * Pure formatting: gathers pieces a choice at a time and appends events or one object to
+ * a buffer. OWNS what it gathered and a copy of the options. THREAD: one at a time (the
  * pump's). */
 #ifndef MC_SERVE_DIALECT_H
 #define MC_SERVE_DIALECT_H
@@ -31,15 +31,19 @@ struct mc_answer {
     int n;
 };
 
-/* n choices, a multiple of o->n_prompts. MC_ENOMEM or 0; mc_answer_fini is legal after both. */
-int mc_answer_init(struct mc_answer *a, const struct mc_tok *tok, const struct mc_pump_opts *o);
+/* n choices, a multiple of o->n_prompts. MC_ENOMEM or 0; mc_answer_fini is legal after
+ * both. */
+int mc_answer_init(struct mc_answer *a, const struct mc_tok *tok,
+                   const struct mc_pump_opts *o);
 int mc_answer_choices(struct mc_answer *a, int n);
 void mc_answer_fini(struct mc_answer *a);
 
 /* Choice i goes on; appends a chunk when streaming and there is something to show. */
-void mc_answer_piece(struct mc_answer *a, int i, const struct mc_piece *p, struct mc_buf *out);
+void mc_answer_piece(struct mc_answer *a, int i, const struct mc_piece *p,
+                     struct mc_buf *out);
 /* It ended as STOP or LENGTH. */
-void mc_answer_end(struct mc_answer *a, int i, const struct mc_end *e, struct mc_buf *out);
+void mc_answer_end(struct mc_answer *a, int i, const struct mc_end *e,
+                   struct mc_buf *out);
 /* All ended: the last events, or the whole object. */
 void mc_answer_tail(struct mc_answer *a, struct mc_buf *out);
 /* An error after the stream began: its event and the stream's end. */

@@ -2,11 +2,12 @@
  *
  * Owns what struct mc_answer says. THREAD: one at a time.
  *
- * What clients insist on (each is a bug report somewhere): the same id and created in every
- * chunk; role once, in a choice's first chunk, which is that of its first text, for tools
- * take the first chunk's time for the first token's; finish_reason alone in the last one,
- * with an empty delta; usage in no chunk that has choices, unless asked for continuously;
- * no value of finish_reason but theirs; logprobs finite; "data: [DONE]" exactly. */
+ * What clients insist on (each is a bug report somewhere): the same id and created in
+ * every chunk; role once, in a choice's first chunk, which is that of its first text, for
+ * tools take the first chunk's time for the first token's; finish_reason alone in the
+ * last one, with an empty delta; usage in no chunk that has choices, unless asked for
+ * continuously; no value of finish_reason but theirs; logprobs finite; "data: [DONE]"
+ * exactly. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 /* What -inf is shown as: JSON has no infinities. */
 static const float LOGPROB_FLOOR = -9999.0f;
 
-/* ---- logprobs -------------------------------------------------------------------------- */
+/* ---- logprobs ---------------------------------------------------------------------- */
 
 static void comma(struct mc_buf *b)
 {
@@ -56,13 +57,15 @@ static bool same_text(const struct mc_tok *tok, int32_t x, int32_t y)
 {
     bool special;
     size_t n, m;
-    const char *s = mc_tok_piece(tok, x, &n, &special), *t = mc_tok_piece(tok, y, &m, &special);
+    const char *s = mc_tok_piece(tok, x, &n, &special),
+               *t = mc_tok_piece(tok, y, &m, &special);
 
     return n == m && memcmp(s, t, n) == 0;
 }
 
 /* {"token":..,"logprob":..,"bytes":[..] and, left open, what follows. */
-static void chat_token(struct mc_buf *b, const struct mc_answer *a, int32_t id, float logprob)
+static void chat_token(struct mc_buf *b, const struct mc_answer *a, int32_t id,
+                       float logprob)
 {
     bool special;
     size_t n;
@@ -156,7 +159,8 @@ static void put_first(const struct mc_answer *a, struct mc_choice *c, int32_t id
     count_chars(c, s, special ? 0 : n);
 }
 
-static void put_logprobs(struct mc_buf *b, const struct mc_answer *a, const struct mc_choice *c)
+static void put_logprobs(struct mc_buf *b, const struct mc_answer *a,
+                         const struct mc_choice *c)
 {
     if (a->o.n_logprobs < 0 || c->token.n == 0) {
         mc_buf_puts(b, "null");
@@ -177,14 +181,15 @@ static void put_logprobs(struct mc_buf *b, const struct mc_answer *a, const stru
     }
 }
 
-/* ---- usage, ids ------------------------------------------------------------------------ */
+/* ---- usage, ids -------------------------------------------------------------------- */
 
 static const struct mc_pump_prompt *prompt_of(const struct mc_answer *a, int i)
 {
     return &a->o.prompts[i / (a->n / a->o.n_prompts)];
 }
 
-/* A prompt is counted once, however many choices it has. While it streams, what is known. */
+/* A prompt is counted once, however many choices it has. While it streams, what is known.
+ */
 static void put_usage(struct mc_buf *b, const struct mc_answer *a, bool final)
 {
     int per = a->n / a->o.n_prompts;
@@ -199,7 +204,8 @@ static void put_usage(struct mc_buf *b, const struct mc_answer *a, bool final)
         prompt += final ? c->usage.n_prompt : prompt_of(a, i)->n_ids;
         cached += c->usage.n_cached;
     }
-    mc_buf_fmt(b, "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld",
+    mc_buf_fmt(b,
+               "{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld",
                prompt, gen, prompt + gen);
     if (final)
         mc_buf_fmt(b, ",\"prompt_tokens_details\":{\"cached_tokens\":%lld}", cached);
@@ -223,7 +229,7 @@ static void put_ids(struct mc_buf *b, const struct mc_choice *c)
     mc_buf_puts(b, "]");
 }
 
-/* ---- choices --------------------------------------------------------------------------- */
+/* ---- choices ----------------------------------------------------------------------- */
 
 static void put_reason(struct mc_buf *b, const char *reason)
 {
@@ -232,8 +238,8 @@ static void put_reason(struct mc_buf *b, const char *reason)
 }
 
 /* From "index" to the end of the choice, without what is only in chunks of chat. */
-static void completion_choice(struct mc_buf *b, const struct mc_answer *a, int i, bool first,
-                              const char *reason)
+static void completion_choice(struct mc_buf *b, const struct mc_answer *a, int i,
+                              bool first, const char *reason)
 {
     const struct mc_choice *c = &a->choice[i];
 
@@ -313,7 +319,8 @@ static void emit(struct mc_answer *a, int i, struct mc_buf *out)
     forget(c);
 }
 
-void mc_answer_piece(struct mc_answer *a, int i, const struct mc_piece *p, struct mc_buf *out)
+void mc_answer_piece(struct mc_answer *a, int i, const struct mc_piece *p,
+                     struct mc_buf *out)
 {
     struct mc_choice *c = &a->choice[i];
 
@@ -352,7 +359,7 @@ void mc_answer_end(struct mc_answer *a, int i, const struct mc_end *e, struct mc
     c->begun = true;
 }
 
-/* ---- the whole ------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------- */
 
 static void whole(struct mc_answer *a, struct mc_buf *out)
 {
@@ -376,8 +383,8 @@ void mc_answer_tail(struct mc_answer *a, struct mc_buf *out)
     for (int i = 0; i < a->n; i++) {
         const struct mc_choice *c = &a->choice[i];
 
-        out->failed |= c->text.failed | c->ids.failed | c->token.failed | c->logprob.failed |
-                       c->top.failed | c->offset.failed;
+        out->failed |= c->text.failed | c->ids.failed | c->token.failed |
+                       c->logprob.failed | c->top.failed | c->offset.failed;
     }
     if (!a->o.stream) {
         whole(a, out);
@@ -400,7 +407,7 @@ void mc_answer_error(const struct mc_err *e, struct mc_buf *out)
     mc_buf_puts(out, "\n\ndata: [DONE]\n\n");
 }
 
-/* ---- life ------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------- */
 
 static void *copy(const void *p, size_t n, bool *ok)
 {
@@ -433,7 +440,8 @@ static bool copy_prompts(struct mc_answer *a, const struct mc_pump_opts *o)
     return ok;
 }
 
-int mc_answer_init(struct mc_answer *a, const struct mc_tok *tok, const struct mc_pump_opts *o)
+int mc_answer_init(struct mc_answer *a, const struct mc_tok *tok,
+                   const struct mc_pump_opts *o)
 {
     static const char *const object[2][2] = {
         {"text_completion", "text_completion"},

@@ -62,7 +62,7 @@ static void unref(struct mc_gen *g)
     free(g);
 }
 
-/* ---- the engine's side ----------------------------------------------------------------- */
+/* ---- the engine's side ------------------------------------------------------------- */
 
 static void ring_bell(struct mc_gen *g)
 {
@@ -131,14 +131,14 @@ static void on_end(void *ctx, const struct mc_end *e)
     unref(g);
 }
 
-/* ---- the reader's side ----------------------------------------------------------------- */
+/* ---- the reader's side ------------------------------------------------------------- */
 
 struct look {
     bool got, prompt, more, ended, lost;
 };
 
-/* The state of the queue; takes the next token off it when t is not NULL. What lies behind
- * a cut or a hole is dropped. */
+/* The state of the queue; takes the next token off it when t is not NULL. What lies
+ * behind a cut or a hole is dropped. */
 static struct look look(struct mc_gen *g, struct mc_token *t)
 {
     struct look q = {0};
@@ -289,7 +289,7 @@ void mc_gen_close(struct mc_gen *g)
     unref(g);
 }
 
-/* ---- open ------------------------------------------------------------------------------ */
+/* ---- open -------------------------------------------------------------------------- */
 
 static struct mc_gen *gen_new(void)
 {
@@ -304,8 +304,9 @@ static struct mc_gen *gen_new(void)
     return g;
 }
 
-int mc_gen_open(struct mc_engine *e, const struct mc_gen_opts *o, void (*on_ready)(void *),
-                void *ctx, struct mc_gen **out, struct mc_err *err)
+int mc_gen_open(struct mc_engine *e, const struct mc_gen_opts *o,
+                void (*on_ready)(void *), void *ctx, struct mc_gen **out,
+                struct mc_err *err)
 {
     struct mc_request req = o->req;
     struct mc_gen *g = gen_new();

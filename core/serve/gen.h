@@ -37,22 +37,24 @@ struct mc_piece {
 void mc_params_default(const struct mc_config *c, struct mc_params *p);
 /* How long a chat answer may be when nobody says: `set` (--max-tokens-default; 0: -1, as
  * room allows) unless negative; else the model's max_new_tokens; else an eighth of the
- * context. What is left of it, as large models are served, a small one may fill with babble. */
+ * context. What is left of it, as large models are served, a small one may fill with
+ * babble. */
 int32_t mc_limit_default(struct mc_engine *e, int64_t set);
 
-/* Submits. on_ready (may be NULL) is called from the engine thread, before this returns at
- * the earliest, whenever the queue goes from empty to not empty, and at the end: it must
- * only ring a bell. mc_gen_close waits for one that runs, so nobody closes a gen while
- * holding a lock that the bell takes. */
-int mc_gen_open(struct mc_engine *e, const struct mc_gen_opts *o, void (*on_ready)(void *),
-                void *ctx, struct mc_gen **out, struct mc_err *err);
+/* Submits. on_ready (may be NULL) is called from the engine thread, before this returns
+ * at the earliest, whenever the queue goes from empty to not empty, and at the end: it
+ * must only ring a bell. mc_gen_close waits for one that runs, so nobody closes a gen
+ * while holding a lock that the bell takes. */
+int mc_gen_open(struct mc_engine *e, const struct mc_gen_opts *o,
+                void (*on_ready)(void *), void *ctx, struct mc_gen **out,
+                struct mc_err *err);
 struct mc_handle mc_gen_handle(const struct mc_gen *g);
 
-/* 1: *out is the next piece. 0: nothing yet. 2: ended, all taken; *end tells how, borrowed
- * until close. After a stop string (the first to be complete) the finish is MC_FINISH_STOP,
- * n_gen counts up to the token that completed it, and nothing after the cut is delivered.
- * Held text that turns out to be no stop arrives with the last piece; bytes that never
- * became UTF-8 become U+FFFD, a character cut off at the end one. */
+/* 1: *out is the next piece. 0: nothing yet. 2: ended, all taken; *end tells how,
+ * borrowed until close. After a stop string (the first to be complete) the finish is
+ * MC_FINISH_STOP, n_gen counts up to the token that completed it, and nothing after the
+ * cut is delivered. Held text that turns out to be no stop arrives with the last piece;
+ * bytes that never became UTF-8 become U+FFFD, a character cut off at the end one. */
 int mc_gen_take(struct mc_gen *g, struct mc_piece *out, const struct mc_end **end);
 /* The same, waiting up to timeout_s (negative: forever). */
 int mc_gen_wait(struct mc_gen *g, double timeout_s, struct mc_piece *out,

@@ -3,9 +3,9 @@
  * Owns the daemon with its one thread and the watcher (conn.c). THREAD: on_* run on the
  * daemon's thread; open, drain and close on the owner's.
  *
- * A request's life: on_uri makes it, on_request collects header and body, serve hands it to
- * the edge, mc_res_step suspends the connection until there is an answer, on_completed is
- * the last that libmicrohttpd knows of it. */
+ * A request's life: on_uri makes it, on_request collects header and body, serve hands it
+ * to the edge, mc_res_step suspends the connection until there is an answer, on_completed
+ * is the last that libmicrohttpd knows of it. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ void mc_http_unref(struct mc_http *h)
         free(h);
 }
 
-/* ---- routes in C ----------------------------------------------------------------------- */
+/* ---- routes in C ------------------------------------------------------------------- */
 
 static void send_health(struct mc_http *h, struct mc_req *r)
 {
@@ -120,7 +120,7 @@ static bool serve_here(struct mc_http *h, struct mc_req *r)
     return true;
 }
 
-/* ---- the edge -------------------------------------------------------------------------- */
+/* ---- the edge ---------------------------------------------------------------------- */
 
 /* The call lock keeps `gone` out until the edge has the request; a hang-up before that is
  * seen here. */
@@ -173,7 +173,7 @@ static void serve(struct mc_http *h, struct mc_req *r)
     mc_res_error(r, &e);
 }
 
-/* ---- libmicrohttpd's callbacks --------------------------------------------------------- */
+/* ---- libmicrohttpd's callbacks ----------------------------------------------------- */
 
 static struct mc_conn *conn_of(struct MHD_Connection *c)
 {
@@ -183,9 +183,9 @@ static struct mc_conn *conn_of(struct MHD_Connection *c)
     return i ? i->socket_context : NULL;
 }
 
-/* The query is ours to parse. libmicrohttpd's own records of it would fill the connection's
- * memory at some 500 arguments, and then nothing is answered: it is shown none. It parses
- * uri in place after this. */
+/* The query is ours to parse. libmicrohttpd's own records of it would fill the
+ * connection's memory at some 500 arguments, and then nothing is answered: it is shown
+ * none. It parses uri in place after this. */
 static void hide_query(const char *uri)
 {
     char *query = strchr((char *)(uintptr_t)uri, '?');
@@ -228,8 +228,8 @@ static enum MHD_Result refuse(struct mc_req *r, const struct mc_err *e)
 }
 
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
-                                  const char *method, const char *version, const char *data,
-                                  size_t *n, void **con)
+                                  const char *method, const char *version,
+                                  const char *data, size_t *n, void **con)
 {
     struct mc_http *h = ctx;
     struct mc_req *r = *con;
@@ -340,7 +340,7 @@ static size_t no_unescape(void *ctx, struct MHD_Connection *c, char *s)
     return strlen(s);
 }
 
-/* ---- open and close -------------------------------------------------------------------- */
+/* ---- open and close ---------------------------------------------------------------- */
 
 long mc_http_raise_nofile(void)
 {
@@ -371,8 +371,8 @@ static void defaults(struct mc_http_opts *o)
     o->idle_timeout_s = or_else(o->idle_timeout_s, IDLE_S);
 }
 
-/* The library's own timeout is for a client that does not read its answer; it must not come
- * before ours. */
+/* The library's own timeout is for a client that does not read its answer; it must not
+ * come before ours. */
 static unsigned stall_s(const struct mc_http_opts *o)
 {
     int s = o->idle_timeout_s;
@@ -388,11 +388,12 @@ static int start_daemon(struct mc_http *h, int fd, struct mc_err *err)
 
     h->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->o.max_conns,
-        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)h->o.max_conns_ip,
-        MHD_OPTION_CONNECTION_TIMEOUT, stall_s(&h->o), MHD_OPTION_URI_LOG_CALLBACK, on_uri, h,
-        MHD_OPTION_UNESCAPE_CALLBACK, no_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)h->o.max_conns, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)h->o.max_conns_ip, MHD_OPTION_CONNECTION_TIMEOUT, stall_s(&h->o),
+        MHD_OPTION_URI_LOG_CALLBACK, on_uri, h, MHD_OPTION_UNESCAPE_CALLBACK, no_unescape,
+        NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, h, MHD_OPTION_END);
     if (h->daemon)
         return 0;
     return mc_fail(err, MC_EIO, "libmicrohttpd %s did not start: %s", MHD_get_version(),

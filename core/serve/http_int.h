@@ -1,8 +1,9 @@
-/* http_int.h - what the HTTP server's files share: http.c, conn.c, req.c, res.c, listen.c.
+/* http_int.h - what the HTTP server's files share: http.c, conn.c, req.c, res.c,
+ * listen.c.
  *
- * Who holds a request (refs): the connection, until libmicrohttpd says that the request is
- * over; the edge, from a successful `request` until mc_req_done; a queued response; and for
- * a moment whoever calls `gone`.
+ * Who holds a request (refs): the connection, until libmicrohttpd says that the request
+ * is over; the edge, from a successful `request` until mc_req_done; a queued response;
+ * and for a moment whoever calls `gone`.
  *
  * Lock order: req->call, then req->lock, then libmicrohttpd's own. watch->lock is taken
  * last and alone. Callbacks of the edge run under req->call only, which is recursive: an
@@ -19,7 +20,7 @@
 #include "core/serve/json_out.h"
 #include "core/serve/proxies.h"
 
-/* ---- connections (conn.c) -------------------------------------------------------------- */
+/* ---- connections (conn.c) ---------------------------------------------------------- */
 
 enum mc_conn_phase { MC_CONN_HEADER, MC_CONN_BODY, MC_CONN_BUSY, MC_CONN_IDLE };
 
@@ -33,20 +34,21 @@ void mc_watch_close(struct mc_watch *w);
 struct mc_conn *mc_conn_open(struct mc_watch *w, int fd);
 void mc_conn_close(struct mc_conn *c);
 
-/* What the connection is at, and for how long it may be (0: for ever). Past that its client
- * is told 408 (in a body) and shut out. */
+/* What the connection is at, and for how long it may be (0: for ever). Past that its
+ * client is told 408 (in a body) and shut out. */
 void mc_conn_phase(struct mc_conn *c, enum mc_conn_phase phase, double seconds);
-/* The request that is coming in or being served, NULL: none. Its mc_req_gone is called when
- * the client hangs up. */
+/* The request that is coming in or being served, NULL: none. Its mc_req_gone is called
+ * when the client hangs up. */
 void mc_conn_req(struct mc_conn *c, struct mc_req *r);
 bool mc_conn_hung_up(struct mc_conn *c);
-/* Sends an answer around libmicrohttpd, which can't take one while a body is coming in, and
- * leaves the connection to be closed without a reset: the client may still be writing. */
+/* Sends an answer around libmicrohttpd, which can't take one while a body is coming in,
+ * and leaves the connection to be closed without a reset: the client may still be
+ * writing. */
 void mc_conn_refuse(struct mc_conn *c, const char *id, const struct mc_err *e);
 /* Calls fn for every such request, each with a reference held. */
 void mc_watch_each(struct mc_watch *w, void (*fn)(struct mc_req *r));
 
-/* ---- requests (req.c) ------------------------------------------------------------------ */
+/* ---- requests (req.c) -------------------------------------------------------------- */
 
 enum mc_req_phase { MC_REQ_HEADER, MC_REQ_BODY, MC_REQ_SERVED };
 
@@ -59,7 +61,8 @@ struct mc_req {
     struct mc_conn *conn;
     char *uri; /* raw, as received */
     char method[32], id[64];
-    char ip[MC_IP_TEXT]; /* the client's, as far as the proxies before us can be believed */
+    char ip
+        [MC_IP_TEXT]; /* the client's, as far as the proxies before us can be believed */
     char tenant[64];     /* for the access log */
     struct mc_target target;
     char *mem; /* what header points into */
@@ -85,7 +88,8 @@ struct mc_req {
     struct MHD_Response *resp; /* to be queued */
     struct mc_pair *res_header;
     int n_res_header;
-    struct mc_buf out; /* stream bytes that libmicrohttpd has not read, from out_from on */
+    struct mc_buf
+        out; /* stream bytes that libmicrohttpd has not read, from out_from on */
     size_t out_from;
 
     void *user;
@@ -100,22 +104,24 @@ int mc_req_header_in(struct mc_req *r, struct MHD_Connection *c, const char *met
 int mc_req_body_in(struct mc_req *r, const char *data, size_t n, size_t max_body,
                    struct mc_err *err);
 /* The client is gone: tells the edge if it has the request, once, and lets the connection
- * end. What is answered at once goes out all the same: a client may close its half early. */
+ * end. What is answered at once goes out all the same: a client may close its half early.
+ */
 void mc_req_gone(struct mc_req *r);
 
-/* ---- responses (res.c) ----------------------------------------------------------------- */
+/* ---- responses (res.c) ------------------------------------------------------------- */
 
-/* HTTP thread, request served: queues what there is to queue, or suspends the connection. */
+/* HTTP thread, request served: queues what there is to queue, or suspends the connection.
+ */
 enum MHD_Result mc_res_step(struct mc_req *r, struct MHD_Connection *c);
 /* Resumes the connection if it waits; lock held. */
 void mc_res_wake(struct mc_req *r);
 
-/* ---- other origins (cors.c) ------------------------------------------------------------ */
+/* ---- other origins (cors.c) -------------------------------------------------------- */
 
 bool mc_cors_preflight(struct mc_req *r); /* true: answered */
 void mc_cors_headers(const struct mc_req *r, struct MHD_Response *resp);
 
-/* ---- the server (http.c) --------------------------------------------------------------- */
+/* ---- the server (http.c) ----------------------------------------------------------- */
 
 struct mc_http {
     struct mc_http_opts o;
@@ -136,10 +142,11 @@ struct mc_http {
 void mc_http_unref(struct mc_http *h);
 double mc_http_now(void); /* CLOCK_MONOTONIC seconds */
 
-/* ---- listening (listen.c) -------------------------------------------------------------- */
+/* ---- listening (listen.c) ---------------------------------------------------------- */
 
 /* The same for a socket that listens already; it becomes this process's to close. */
 int mc_listen_given(int fd, uint16_t *bound, struct mc_err *err);
-int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound, struct mc_err *err);
+int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound,
+              struct mc_err *err);
 
 #endif

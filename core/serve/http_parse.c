@@ -15,7 +15,7 @@
 
 #include "core/base/utf8.h"
 
-/* ---- targets --------------------------------------------------------------------------- */
+/* ---- targets ----------------------------------------------------------------------- */
 
 static int hex(char c)
 {
@@ -25,8 +25,8 @@ static int hex(char c)
                                   : -1;
 }
 
-/* Decodes [s, end) to out with its NUL; returns the length, or -1 when an escape is broken
- * or the result is not text. */
+/* Decodes [s, end) to out with its NUL; returns the length, or -1 when an escape is
+ * broken or the result is not text. */
 static int decode(const char *s, const char *end, bool plus, char *out)
 {
     char *to = out;
@@ -76,8 +76,9 @@ static int parse_query(struct mc_target *t, const char *s, char *to, struct mc_e
     for (const char *p = s; *p; p++)
         n += *p == '&';
     if (n > QUERY_MAX)
-        return mc_fail(err, MC_EARG, "the request target has %zu query arguments, more than %d",
-                       n, QUERY_MAX);
+        return mc_fail(err, MC_EARG,
+                       "the request target has %zu query arguments, more than %d", n,
+                       QUERY_MAX);
     t->query = calloc(n, sizeof *t->query);
     if (!t->query)
         return mc_fail(err, MC_ENOMEM, "no memory for a query");
@@ -96,8 +97,8 @@ static int parse_query(struct mc_target *t, const char *s, char *to, struct mc_e
     return 0;
 }
 
-/* Decoded text is never longer than raw; a pair's two NULs find their place in its separator
- * and in the second half of mem. */
+/* Decoded text is never longer than raw; a pair's two NULs find their place in its
+ * separator and in the second half of mem. */
 int mc_target_parse(struct mc_target *t, const char *raw, struct mc_err *err)
 {
     const char *target = origin_form(raw), *query = strchr(target, '?');
@@ -122,7 +123,7 @@ void mc_target_free(struct mc_target *t)
     *t = (struct mc_target){.path = ""};
 }
 
-/* ---- fields ---------------------------------------------------------------------------- */
+/* ---- fields ------------------------------------------------------------------------ */
 
 bool mc_is_token(const char *s)
 {
@@ -157,8 +158,8 @@ static int bad(struct mc_err *err, const char *why)
     return mc_fail(err, MC_EARG, "the request's header is malformed: %s", why);
 }
 
-int mc_fields_check(const struct mc_pair *field, int n, const char *version, uint64_t *declared,
-                    struct mc_err *err)
+int mc_fields_check(const struct mc_pair *field, int n, const char *version,
+                    uint64_t *declared, struct mc_err *err)
 {
     const char *length = NULL, *coding = NULL;
     int n_host = 0;
@@ -188,7 +189,8 @@ int mc_fields_check(const struct mc_pair *field, int n, const char *version, uin
         return bad(err, "transfer-encoding before HTTP/1.1");
     if (!length)
         return 0;
-    if (*length == 0 || strspn(length, "0123456789") != strlen(length) || strlen(length) > 19)
+    if (*length == 0 || strspn(length, "0123456789") != strlen(length) ||
+        strlen(length) > 19)
         return bad(err, "content-length");
     *declared = strtoull(length, NULL, 10);
     return 0;

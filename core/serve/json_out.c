@@ -79,8 +79,9 @@ void mc_buf_free(struct mc_buf *b)
     *b = (struct mc_buf){0};
 }
 
-/* Length of what at s must be escaped: 0 when nothing, 3 for U+2028 and U+2029, which JSON
- * allows raw but JavaScript's older parsers and line splitters take for a line's end. */
+/* Length of what at s must be escaped: 0 when nothing, 3 for U+2028 and U+2029, which
+ * JSON allows raw but JavaScript's older parsers and line splitters take for a line's
+ * end. */
 static size_t special(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x20 || s[0] == '"' || s[0] == '\\')

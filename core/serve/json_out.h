@@ -21,7 +21,8 @@ struct mc_buf { /* zero-initialise; mc_buf_free at the end */
 void mc_buf_put(struct mc_buf *b, const void *s, size_t n);
 void mc_buf_puts(struct mc_buf *b, const char *s);
 /* Short pieces only: what does not fit in 512 bytes is cut. */
-void mc_buf_fmt(struct mc_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void mc_buf_fmt(struct mc_buf *b, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Room for n more bytes and a NUL at p + n, or NULL; the caller writes them and adds to
  * b->n. */
 char *mc_buf_room(struct mc_buf *b, size_t n);
@@ -29,8 +30,8 @@ char *mc_buf_room(struct mc_buf *b, size_t n);
 void mc_buf_drop(struct mc_buf *b, size_t n);
 void mc_buf_free(struct mc_buf *b);
 
-/* A string with its quotes, on one line whatever is in it: control bytes, quote, backslash,
- * U+2028 and U+2029 are escaped, invalid UTF-8 becomes U+FFFD. */
+/* A string with its quotes, on one line whatever is in it: control bytes, quote,
+ * backslash, U+2028 and U+2029 are escaped, invalid UTF-8 becomes U+FFFD. */
 void mc_json_str(struct mc_buf *b, const char *s, size_t n);
 void mc_json_strz(struct mc_buf *b, const char *s); /* NULL: null */
 /* The fewest digits that read back as the same float; null when not finite. */

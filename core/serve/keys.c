@@ -1,6 +1,6 @@
-/* keys.c - the table of API keys. OWNS it: `lock` guards the pointer to it, a table itself
- * never changes; names are only ever added, by one reload at a time (`reload`, taken before
- * `lock`). THREAD: any once open. */
+/* keys.c - the table of API keys. OWNS it: `lock` guards the pointer to it, a table
+ * itself never changes; names are only ever added, by one reload at a time (`reload`,
+ * taken before `lock`). THREAD: any once open. */
 #include "core/serve/keys.h"
 
 #include <ctype.h>
@@ -36,7 +36,7 @@ struct mc_keys {
     atomic_uint n_tenant; /* published with release */
 };
 
-/* ---- reading --------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 bool mc_is_tenant(const char *name)
 {
@@ -48,7 +48,8 @@ bool mc_is_tenant(const char *name)
     return n > 0 && n < MC_TENANT_NAME;
 }
 
-static int tenant_of(struct mc_keys *k, const char *name, uint32_t *out, struct mc_err *err)
+static int tenant_of(struct mc_keys *k, const char *name, uint32_t *out,
+                     struct mc_err *err)
 {
     uint32_t n = atomic_load(&k->n_tenant);
 
@@ -56,8 +57,10 @@ static int tenant_of(struct mc_keys *k, const char *name, uint32_t *out, struct 
         if (strcmp(k->name[*out], name) == 0)
             return 0;
     if (!mc_is_tenant(name))
-        return mc_fail(err, MC_EARG, "a tenant's name is 1 to %d letters, digits, dots and "
-                       "dashes", MC_TENANT_NAME - 1);
+        return mc_fail(err, MC_EARG,
+                       "a tenant's name is 1 to %d letters, digits, dots and "
+                       "dashes",
+                       MC_TENANT_NAME - 1);
     if (n == MC_TENANTS_MAX)
         return mc_fail(err, MC_ELIMIT, "more than %d tenants", MC_TENANTS_MAX - 1);
     snprintf(k->name[n], sizeof k->name[n], "%s", name);
@@ -157,7 +160,7 @@ int mc_keys_reload(struct mc_keys *k, struct mc_err *err)
     return 0;
 }
 
-/* ---- life ------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------- */
 
 int mc_keys_open(const char *path, struct mc_keys **out, struct mc_err *err)
 {
@@ -171,7 +174,8 @@ int mc_keys_open(const char *path, struct mc_keys **out, struct mc_err *err)
     pthread_rwlock_init(&k->lock, NULL);
     atomic_init(&k->n_tenant, 1);
     k->path = strdup(path);
-    rc = k->path ? mc_keys_reload(k, err) : mc_fail(err, MC_ENOMEM, "no memory for a path");
+    rc = k->path ? mc_keys_reload(k, err)
+                 : mc_fail(err, MC_ENOMEM, "no memory for a path");
     if (rc < 0)
         mc_keys_close(k);
     else
@@ -190,7 +194,7 @@ void mc_keys_close(struct mc_keys *k)
     free(k);
 }
 
-/* ---- asking ---------------------------------------------------------------------------- */
+/* ---- asking ------------------------------------------------------------------------ */
 
 static bool find(const struct table *t, const uint8_t sum[MC_SHA256], uint32_t *tenant)
 {
@@ -237,7 +241,8 @@ const char *mc_keys_tenant(const struct mc_keys *k, uint32_t tenant)
 int mc_keys_set_rate(struct mc_keys *k, uint32_t tenant, double rate, struct mc_err *err)
 {
     if (!(rate >= 0 && rate <= 1e6))
-        return mc_fail_param(err, MC_EARG, "tenant_rate", "a tenant's rate is 0 to 1e6 requests "
+        return mc_fail_param(err, MC_EARG, "tenant_rate",
+                             "a tenant's rate is 0 to 1e6 requests "
                              "a second");
     atomic_store_explicit(&k->rate[tenant], rate, memory_order_relaxed);
     return 0;

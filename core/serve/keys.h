@@ -1,8 +1,8 @@
 /* keys.h - API keys and their tenants, read from a file.
  *
- * A line is a key as `mascon key new` writes it (sha256:HEX) or the key itself, then maybe
- * the name of its tenant; # begins a comment. Only hashes are kept, and compared in constant
- * time. OWNS its table. THREAD: any. */
+ * A line is a key as `mascon key new` writes it (sha256:HEX) or the key itself, then
+ * maybe the name of its tenant; # begins a comment. Only hashes are kept, and compared in
+ * constant time. OWNS its table. THREAD: any. */
 #ifndef MC_SERVE_KEYS_H
 #define MC_SERVE_KEYS_H
 
@@ -25,8 +25,10 @@ void mc_keys_close(struct mc_keys *k);
  * authorization ("Bearer KEY") and x-api-key, either may be NULL; or MC_EAUTH. */
 int mc_keys_check(struct mc_keys *k, const char *authorization, const char *x_api_key,
                   uint32_t *tenant, struct mc_err *err);
-const char *mc_keys_tenant(const struct mc_keys *k, uint32_t tenant); /* its name, or "" */
-/* How many requests a second a tenant may make; 0: any number. MC_EARG for no such number. */
+const char *mc_keys_tenant(const struct mc_keys *k,
+                           uint32_t tenant); /* its name, or "" */
+/* How many requests a second a tenant may make; 0: any number. MC_EARG for no such
+ * number. */
 int mc_keys_set_rate(struct mc_keys *k, uint32_t tenant, double rate, struct mc_err *err);
 double mc_keys_rate(const struct mc_keys *k, uint32_t tenant);
 bool mc_is_tenant(const char *name); /* letters, digits, dots, dashes; 1..63 of them */

@@ -1,8 +1,8 @@
 /* listen.c - the listening socket, and who else has the port.
  *
  * Owns nothing. THREAD: start-up. Options set on a listening socket are inherited by what
- * it accepts: no Nagle delay for streams, and keep-alive probes, which find a client whose
- * machine vanished without a word while its request waits. */
+ * it accepts: no Nagle delay for streams, and keep-alive probes, which find a client
+ * whose machine vanished without a word while its request waits. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,8 @@ static unsigned long listener_inode(const char *table, uint16_t port)
     unsigned at, state;
 
     while (f && !found && fgets(line, sizeof line, f))
-        if (sscanf(line, "%*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu",
+        if (sscanf(line,
+                   "%*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu",
                    &at, &state, &inode) == 3 &&
             at == port && state == TCP_LISTENING)
             found = inode;
@@ -95,15 +96,17 @@ static int bind_fail(int no, const char *host, uint16_t port, struct mc_err *err
 
     if (no == EADDRINUSE) {
         describe_owner(port, owner, sizeof owner);
-        return mc_fail_param(err, MC_EEXIST, "port",
-                             "port %u of %s is in use%s: choose another with --port or --listen",
-                             port, host, owner);
+        return mc_fail_param(
+            err, MC_EEXIST, "port",
+            "port %u of %s is in use%s: choose another with --port or --listen", port,
+            host, owner);
     }
     if (no == EACCES)
-        return mc_fail_param(err, MC_EFORBID, "port", "no right to listen on port %u of %s",
-                             port, host);
-    return mc_fail_param(err, MC_EIO, "listen", "--listen: no listening on %s port %u: %s", host,
-                         port, strerror(no));
+        return mc_fail_param(err, MC_EFORBID, "port",
+                             "no right to listen on port %u of %s", port, host);
+    return mc_fail_param(err, MC_EIO, "listen",
+                         "--listen: no listening on %s port %u: %s", host, port,
+                         strerror(no));
 }
 
 static void set_options(int s)
@@ -157,7 +160,8 @@ int mc_listen_given(int fd, uint16_t *bound, struct mc_err *err)
     return port_of(fd, "the service manager", bound, err);
 }
 
-int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound, struct mc_err *err)
+int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound,
+              struct mc_err *err)
 {
     struct addrinfo hint = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
                             .ai_socktype = SOCK_STREAM};
@@ -168,8 +172,8 @@ int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound, struct 
     snprintf(service, sizeof service, "%u", port);
     rc = getaddrinfo(host, service, &hint, &all);
     if (rc != 0)
-        return mc_fail_param(err, MC_EARG, "listen", "--listen: no address for '%s': %s", host,
-                             gai_strerror(rc));
+        return mc_fail_param(err, MC_EARG, "listen", "--listen: no address for '%s': %s",
+                             host, gai_strerror(rc));
     for (struct addrinfo *a = all; a && no != 0; a = a->ai_next)
         no = bind_to(a, fd);
     freeaddrinfo(all);

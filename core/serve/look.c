@@ -71,9 +71,10 @@ static json_t *life_of(const struct mc_server *s, const struct mc_served *m,
     return o;
 }
 
-/* Of one model's engine, to which a sequence's id without the model's name means something. */
-static void add_lives(const struct mc_server *s, const struct mc_served *m, const char *id,
-                      struct mc_life_info *lives, json_t *out)
+/* Of one model's engine, to which a sequence's id without the model's name means
+ * something. */
+static void add_lives(const struct mc_server *s, const struct mc_served *m,
+                      const char *id, struct mc_life_info *lives, json_t *out)
 {
     size_t name = strlen(m->id);
     bool its = strncmp(id, m->id, name) == 0 && id[name] == '/';

@@ -5,9 +5,9 @@
  * Rows are only ever added, and published by a release store of their number, so that the
  * common case (a metric and a label set that are known) reads without a lock: a step hook
  * that counts never waits for a scrape. A number is changed by compare and swap.
- * Always true: at most MC_METRIC_SETS label sets of a metric and one more, "_other", where
- * the rest is added up, so that a label made of user input costs bounded memory and the
- * total stays right. */
+ * Always true: at most MC_METRIC_SETS label sets of a metric and one more, "_other",
+ * where the rest is added up, so that a label made of user input costs bounded memory and
+ * the total stays right. */
 #include "core/serve/metrics_int.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@
 static const double default_le[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                     0.5,   1,      2.5,   5,    10,    30,   60};
 
-/* ---- declaring ------------------------------------------------------------------------- */
+/* ---- declaring --------------------------------------------------------------------- */
 
 static bool is_name(const char *s, size_t max)
 {
@@ -51,8 +51,8 @@ static int check_name(const struct mc_metric_def *d, enum mc_metric_kind kind,
             return mc_fail_param(err, MC_EARG, "name", "metric name \"%s\" ends with %s",
                                  d->name, taken[i]);
     if (kind != MC_METRIC_COUNTER && ends_with(d->name, "_total"))
-        return mc_fail_param(err, MC_EARG, "name", "\"%s\": only a counter ends with _total",
-                             d->name);
+        return mc_fail_param(err, MC_EARG, "name",
+                             "\"%s\": only a counter ends with _total", d->name);
     return 0;
 }
 
@@ -60,8 +60,9 @@ static int check_labels(const struct mc_metric_def *d, enum mc_metric_kind kind,
                         struct mc_err *err)
 {
     if (d->n_labels < 0 || d->n_labels > MC_METRIC_LABELS)
-        return mc_fail_param(err, MC_EARG, "labels", "metric \"%s\" has %d labels, at most %d",
-                             d->name, d->n_labels, MC_METRIC_LABELS);
+        return mc_fail_param(err, MC_EARG, "labels",
+                             "metric \"%s\" has %d labels, at most %d", d->name,
+                             d->n_labels, MC_METRIC_LABELS);
     for (int i = 0; i < d->n_labels; i++) {
         bool twice = false;
 
@@ -69,8 +70,8 @@ static int check_labels(const struct mc_metric_def *d, enum mc_metric_kind kind,
             twice |= strcmp(d->labels[i], d->labels[k]) == 0;
         if (!is_name(d->labels[i], 24) || strncmp(d->labels[i], "__", 2) == 0 || twice ||
             (kind == MC_METRIC_HISTOGRAM && strcmp(d->labels[i], "le") == 0))
-            return mc_fail_param(err, MC_EARG, "labels", "metric \"%s\": label \"%s\"", d->name,
-                                 d->labels[i]);
+            return mc_fail_param(err, MC_EARG, "labels", "metric \"%s\": label \"%s\"",
+                                 d->name, d->labels[i]);
     }
     return 0;
 }
@@ -80,16 +81,18 @@ static int check_bounds(const struct mc_metric_def *d, struct mc_err *err)
     if (!d->le)
         return 0;
     if (d->n_le < 1 || d->n_le > MC_METRIC_BUCKETS)
-        return mc_fail_param(err, MC_EARG, "le", "metric \"%s\" has %d bounds, 1 to %d", d->name,
-                             d->n_le, MC_METRIC_BUCKETS);
+        return mc_fail_param(err, MC_EARG, "le", "metric \"%s\" has %d bounds, 1 to %d",
+                             d->name, d->n_le, MC_METRIC_BUCKETS);
     for (int i = 0; i < d->n_le; i++)
         if (!isfinite(d->le[i]) || (i > 0 && d->le[i] <= d->le[i - 1]))
-            return mc_fail_param(err, MC_EARG, "le", "metric \"%s\": bounds must rise", d->name);
+            return mc_fail_param(err, MC_EARG, "le", "metric \"%s\": bounds must rise",
+                                 d->name);
     return 0;
 }
 
 /* An unpublished row from a checked definition. */
-static void fill(struct mc_metric *m, const struct mc_metric_def *d, enum mc_metric_kind kind)
+static void fill(struct mc_metric *m, const struct mc_metric_def *d,
+                 enum mc_metric_kind kind)
 {
     const double *le = d->le ? d->le : default_le;
     bool total = kind != MC_METRIC_COUNTER || ends_with(d->name, "_total");
@@ -115,8 +118,8 @@ static bool same(const struct mc_metric *a, const struct mc_metric *b)
 }
 
 /* Lock held. */
-static int add_row(struct mc_metrics *m, const struct mc_metric_def *d, enum mc_metric_kind kind,
-                   int *id, struct mc_err *err)
+static int add_row(struct mc_metrics *m, const struct mc_metric_def *d,
+                   enum mc_metric_kind kind, int *id, struct mc_err *err)
 {
     int n = atomic_load(&m->n);
     struct mc_metric row;
@@ -129,13 +132,14 @@ static int add_row(struct mc_metrics *m, const struct mc_metric_def *d, enum mc_
             continue;
         if (!same(&m->metric[i], &row))
             return mc_fail_param(err, MC_EEXIST, "name",
-                                 "%s was declared with another kind, labels or bounds", row.name);
+                                 "%s was declared with another kind, labels or bounds",
+                                 row.name);
         *id = i;
         return 0;
     }
     if (n == MC_METRIC_MAX)
-        return mc_fail_param(err, MC_ELIMIT, "name", "%d metrics are declared, no room for %s", n,
-                             row.name);
+        return mc_fail_param(err, MC_ELIMIT, "name",
+                             "%d metrics are declared, no room for %s", n, row.name);
     row.series = calloc(MC_METRIC_SETS + 1, sizeof *row.series);
     if (!row.series)
         return mc_fail(err, MC_ENOMEM, "no memory for metric %s", row.name);
@@ -145,8 +149,8 @@ static int add_row(struct mc_metrics *m, const struct mc_metric_def *d, enum mc_
     return 0;
 }
 
-static int declare(struct mc_metrics *m, const struct mc_metric_def *d, enum mc_metric_kind kind,
-                   int *id, struct mc_err *err)
+static int declare(struct mc_metrics *m, const struct mc_metric_def *d,
+                   enum mc_metric_kind kind, int *id, struct mc_err *err)
 {
     int rc = check_name(d, kind, err);
 
@@ -180,7 +184,7 @@ int mc_metrics_histogram(struct mc_metrics *m, const struct mc_metric_def *d, in
     return declare(m, d, MC_METRIC_HISTOGRAM, id, err);
 }
 
-/* ---- adding up ------------------------------------------------------------------------- */
+/* ---- adding up --------------------------------------------------------------------- */
 
 struct key {
     char value[MC_METRIC_LABELS][MC_METRIC_VALUE];
@@ -318,7 +322,7 @@ int mc_metrics_observe(struct mc_metrics *m, int id, const char *const *values, 
     return 0;
 }
 
-/* ---- life ------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------- */
 
 int mc_metrics_open(struct mc_metrics **out, struct mc_err *err)
 {

@@ -20,7 +20,8 @@ enum {
 };
 
 struct mc_metric_def {
-    const char *name; /* without "mascon_": [a-z][a-z0-9_]*, 48 bytes; a counter's "_total"
+    const char
+        *name; /* without "mascon_": [a-z][a-z0-9_]*, 48 bytes; a counter's "_total"
                          is added when it lacks, and it alone may have one */
     const char *help;
     const char *const *labels; /* [a-z][a-z0-9_]*, 24 bytes */
@@ -32,8 +33,8 @@ struct mc_metric_def {
 int mc_metrics_open(struct mc_metrics **out, struct mc_err *err);
 void mc_metrics_close(struct mc_metrics *m);
 
-/* Each sets *id. MC_EEXIST when the name is the engine's or was declared otherwise, MC_ELIMIT
- * when there are too many, MC_EARG for a bad name. */
+/* Each sets *id. MC_EEXIST when the name is the engine's or was declared otherwise,
+ * MC_ELIMIT when there are too many, MC_EARG for a bad name. */
 int mc_metrics_counter(struct mc_metrics *m, const struct mc_metric_def *d, int *id,
                        struct mc_err *err);
 int mc_metrics_gauge(struct mc_metrics *m, const struct mc_metric_def *d, int *id,
@@ -41,9 +42,9 @@ int mc_metrics_gauge(struct mc_metrics *m, const struct mc_metric_def *d, int *i
 int mc_metrics_histogram(struct mc_metrics *m, const struct mc_metric_def *d, int *id,
                          struct mc_err *err);
 
-/* values: one for each label, cut to 63 bytes; NULL when it has none. add: counters (v >= 0)
- * and gauges; set: gauges; observe: histograms. MC_EARG for another kind, a bad id or a v
- * that is not finite. */
+/* values: one for each label, cut to 63 bytes; NULL when it has none. add: counters (v >=
+ * 0) and gauges; set: gauges; observe: histograms. MC_EARG for another kind, a bad id or
+ * a v that is not finite. */
 int mc_metrics_add(struct mc_metrics *m, int id, const char *const *values, double v);
 int mc_metrics_set(struct mc_metrics *m, int id, const char *const *values, double v);
 int mc_metrics_observe(struct mc_metrics *m, int id, const char *const *values, double v);

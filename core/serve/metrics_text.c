@@ -25,7 +25,8 @@ struct text {
     char labels[MC_METRICS_MODELS][320]; /* {model_name="...",engine="0" */
 };
 
-static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct text *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
 
 static void put(struct text *t, const char *fmt, ...)
 {
@@ -70,7 +71,7 @@ static void head(struct text *t, const char *name, const char *type, const char 
     put(t, "\n# TYPE %s %s\n", name, type);
 }
 
-/* ---- the engine's ---------------------------------------------------------------------- */
+/* ---- the engine's ------------------------------------------------------------------ */
 
 /* The labels that all samples of model i have, escaped once. */
 static void engine_labels(char *labels, size_t cap, const char *model, int i)
@@ -113,26 +114,27 @@ static void sample(struct text *t, int i, const char *name, const char *key,
 }
 
 /* Gauges from mc_engine_status: name, help, value. */
-#define GAUGES(X)                                                                              \
-    X(num_requests_running, "requests in prefill or decode", s->n_running)                     \
-    X(num_requests_waiting, "requests that wait to start", s->n_waiting)                       \
-    X(num_requests_paused, "requests that gave up their pages and wait to come back",          \
-      s->n_paused)                                                                             \
-    X(kv_cache_usage_perc, "KV pages in use, 1 is all",                                        \
-      s->p_total ? 1 - (double)(s->p_free + s->p_cached) / s->p_total : 0)                     \
-    X(kv_pages, "KV pages in the pool", s->p_total)                                            \
-    X(kv_pages_free, "KV pages that hold nothing", s->p_free)                                  \
-    X(kv_pages_held, "KV pages that requests hold", s->p_held)                                 \
-    X(kv_pages_cached, "KV pages kept for reuse", s->p_cached)                                 \
-    X(kv_pages_pending, "KV pages that wait for a step to pass", s->p_pending)                 \
-    X(kv_tokens, "tokens that the KV pool has room for", s->kv_tokens)                         \
-    X(weight_bytes, "bytes of the loaded weights", (double)s->weight_bytes)                    \
-    X(policy_generation, "number of the policy generation that serves", s->generation)         \
+#define GAUGES(X)                                                                      \
+    X(num_requests_running, "requests in prefill or decode", s->n_running)             \
+    X(num_requests_waiting, "requests that wait to start", s->n_waiting)               \
+    X(num_requests_paused, "requests that gave up their pages and wait to come back",  \
+      s->n_paused)                                                                     \
+    X(kv_cache_usage_perc, "KV pages in use, 1 is all",                                \
+      s->p_total ? 1 - (double)(s->p_free + s->p_cached) / s->p_total : 0)             \
+    X(kv_pages, "KV pages in the pool", s->p_total)                                    \
+    X(kv_pages_free, "KV pages that hold nothing", s->p_free)                          \
+    X(kv_pages_held, "KV pages that requests hold", s->p_held)                         \
+    X(kv_pages_cached, "KV pages kept for reuse", s->p_cached)                         \
+    X(kv_pages_pending, "KV pages that wait for a step to pass", s->p_pending)         \
+    X(kv_tokens, "tokens that the KV pool has room for", s->kv_tokens)                 \
+    X(weight_bytes, "bytes of the loaded weights", (double)s->weight_bytes)            \
+    X(policy_generation, "number of the policy generation that serves", s->generation) \
     X(engine_failed, "1 after a fatal error", s->failed)
 
 static void rank_gauges(struct text *t)
 {
-    head(t, PREFIX "rank_weight_bytes", "gauge", "bytes of the weights that a rank holds");
+    head(t, PREFIX "rank_weight_bytes", "gauge",
+         "bytes of the weights that a rank holds");
     for (int i = 0; i < t->n_engine; i++)
         for (int32_t k = 0; k < t->status[i].n_rank; k++) {
             char rank[4];
@@ -199,7 +201,8 @@ static void counters(struct text *t)
                        mc_engine_counter(t->engine[i], (enum mc_counter)c));
 }
 
-static void histogram(struct text *t, int i, const char *name, const struct mc_histogram *h)
+static void histogram(struct text *t, int i, const char *name,
+                      const struct mc_histogram *h)
 {
     char bucket[80], le[40];
     double below = 0;
@@ -231,10 +234,10 @@ static void histograms(struct text *t)
 #undef X
 }
 
-/* ---- scripts' -------------------------------------------------------------------------- */
+/* ---- scripts' ---------------------------------------------------------------------- */
 
-static void set_labels(struct text *t, const struct mc_metric *m, const struct mc_series *s,
-                       const char *le)
+static void set_labels(struct text *t, const struct mc_metric *m,
+                       const struct mc_series *s, const char *le)
 {
     const char *sep = "{";
 
@@ -249,8 +252,9 @@ static void set_labels(struct text *t, const struct mc_metric *m, const struct m
         put(t, "}");
 }
 
-static void set_sample(struct text *t, const struct mc_metric *m, const struct mc_series *s,
-                       const char *suffix, const char *le, double v)
+static void set_sample(struct text *t, const struct mc_metric *m,
+                       const struct mc_series *s, const char *suffix, const char *le,
+                       double v)
 {
     put(t, "%s%s", m->name, suffix);
     set_labels(t, m, s, le);
@@ -259,7 +263,8 @@ static void set_sample(struct text *t, const struct mc_metric *m, const struct m
     put(t, "\n");
 }
 
-static void set_histogram(struct text *t, const struct mc_metric *m, const struct mc_series *s)
+static void set_histogram(struct text *t, const struct mc_metric *m,
+                          const struct mc_series *s)
 {
     double below = 0;
     char le[40];
@@ -290,12 +295,13 @@ static void declared(struct text *t, struct mc_metrics *all)
             if (m->kind == MC_METRIC_HISTOGRAM)
                 set_histogram(t, m, s);
             else
-                set_sample(t, m, s, "", NULL, atomic_load_explicit(&s->v, memory_order_relaxed));
+                set_sample(t, m, s, "", NULL,
+                           atomic_load_explicit(&s->v, memory_order_relaxed));
         }
     }
 }
 
-/* ---- all ------------------------------------------------------------------------------- */
+/* ---- all --------------------------------------------------------------------------- */
 
 bool mc_metrics_is_builtin(const char *name)
 {
@@ -315,7 +321,8 @@ bool mc_metrics_is_builtin(const char *name)
     return false;
 }
 
-static void build_info(struct text *t, const struct mc_metrics_source *src, const char *backend)
+static void build_info(struct text *t, const struct mc_metrics_source *src,
+                       const char *backend)
 {
     head(t, PREFIX "build_info", "gauge", "version and backend; always 1");
     put(t, PREFIX "build_info{version=\"");

@@ -43,7 +43,8 @@ static int compute(const struct mc_served *m, const struct mc_ids *ids, uint32_t
         rc = mc_gen_wait(g, until - mc_now() > 0 ? until - mc_now() : 0, &p, &end);
     while (rc == 1);
     if (rc == 0)
-        rc = mc_fail(err, MC_ETIMEOUT, "the prompt was not read within %.0f s", PATIENCE_S);
+        rc = mc_fail(err, MC_ETIMEOUT, "the prompt was not read within %.0f s",
+                     PATIENCE_S);
     else if (end->err.code < 0)
         rc = mc_fail(err, end->err.code, "%s", end->err.text);
     else
@@ -54,9 +55,9 @@ static int compute(const struct mc_served *m, const struct mc_ids *ids, uint32_t
 
 static json_t *row_of(const struct mc_pin_info *p, const char *model)
 {
-    json_t *row = json_pack("{s:i, s:s, s:i, s:i, s:i, s:f}", "id", (int)p->id, "model", model,
-                            "tenant", (int)p->tenant, "tokens", p->n_page * MC_PAGE, "pages",
-                            p->n_page, "bytes", p->bytes);
+    json_t *row = json_pack("{s:i, s:s, s:i, s:i, s:i, s:f}", "id", (int)p->id, "model",
+                            model, "tenant", (int)p->tenant, "tokens",
+                            p->n_page * MC_PAGE, "pages", p->n_page, "bytes", p->bytes);
 
     if (row && p->until > 0)
         json_object_set_new(row, "seconds", json_real(p->until - mc_now()));
@@ -80,15 +81,16 @@ int mc_pins_pin(struct mc_server *s, const json_t *args, json_t **out, struct mc
     if (rc == 0)
         rc = compute(m, &ids, (uint32_t)tenant, err);
     if (rc == 0)
-        rc = mc_engine_pin(m->engine, ids.v, (int32_t)ids.n, (uint32_t)tenant, "", seconds,
-                           &pin, err);
+        rc = mc_engine_pin(m->engine, ids.v, (int32_t)ids.n, (uint32_t)tenant, "",
+                           seconds, &pin, err);
     mc_ids_free(&ids);
     if (rc == 0)
         *out = row_of(&pin, m->id);
     return rc;
 }
 
-int mc_pins_unpin(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+int mc_pins_unpin(struct mc_server *s, const json_t *args, json_t **out,
+                  struct mc_err *err)
 {
     const struct mc_served *m;
     double id = 0;
@@ -103,7 +105,8 @@ int mc_pins_unpin(struct mc_server *s, const json_t *args, json_t **out, struct 
     return rc;
 }
 
-int mc_pins_list(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+int mc_pins_list(struct mc_server *s, const json_t *args, json_t **out,
+                 struct mc_err *err)
 {
     struct mc_pin_info pin[MC_MAX_PINS];
 
@@ -118,7 +121,8 @@ int mc_pins_list(struct mc_server *s, const json_t *args, json_t **out, struct m
     return 0;
 }
 
-int mc_pins_cached(struct mc_server *s, const json_t *args, json_t **out, struct mc_err *err)
+int mc_pins_cached(struct mc_server *s, const json_t *args, json_t **out,
+                   struct mc_err *err)
 {
     struct mc_ids ids = {0};
     const struct mc_served *m;
@@ -131,7 +135,8 @@ int mc_pins_cached(struct mc_server *s, const json_t *args, json_t **out, struct
         rc = prompt_of(m, args, &ids, err);
     if (rc == 0)
         *out = json_pack("{s:i, s:i}", "cached",
-                         mc_engine_cached(m->engine, ids.v, (int32_t)ids.n, (uint32_t)tenant, ""),
+                         mc_engine_cached(m->engine, ids.v, (int32_t)ids.n,
+                                          (uint32_t)tenant, ""),
                          "prompt", (int)ids.n);
     mc_ids_free(&ids);
     return rc;

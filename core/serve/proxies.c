@@ -15,7 +15,7 @@ struct mc_proxies {
     } net[NETS_MAX];
 };
 
-/* ---- addresses ------------------------------------------------------------------------- */
+/* ---- addresses --------------------------------------------------------------------- */
 
 static struct in6_addr mapped(struct in_addr v4)
 {
@@ -87,7 +87,7 @@ static bool trusted(const struct mc_proxies *p, const struct in6_addr *ip)
     return false;
 }
 
-/* ---- the list -------------------------------------------------------------------------- */
+/* ---- the list ---------------------------------------------------------------------- */
 
 static int add_net(struct mc_proxies *p, const char *text, struct mc_err *err)
 {
@@ -98,13 +98,15 @@ static int add_net(struct mc_proxies *p, const char *text, struct mc_err *err)
     long bits, most;
 
     if (!mc_ip_parse(text, n, &ip))
-        return mc_fail_param(err, MC_EARG, "trusted_proxies", "'%.60s' is no address or network",
-                             text);
+        return mc_fail_param(err, MC_EARG, "trusted_proxies",
+                             "'%.60s' is no address or network", text);
     most = IN6_IS_ADDR_V4MAPPED(&ip) ? 32 : 128;
     bits = slash ? strtol(slash + 1, &end, 10) : most;
     if (slash && (end == slash + 1 || *end || bits < 0 || bits > most))
-        return mc_fail_param(err, MC_EARG, "trusted_proxies", "'%.60s': a network ends with "
-                             "/0..%ld", text, most);
+        return mc_fail_param(err, MC_EARG, "trusted_proxies",
+                             "'%.60s': a network ends with "
+                             "/0..%ld",
+                             text, most);
     if (p->n == NETS_MAX)
         return mc_fail_param(err, MC_ELIMIT, "trusted_proxies", "more than %d networks",
                              NETS_MAX);

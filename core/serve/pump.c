@@ -1,11 +1,11 @@
 /* pump.c - one thread that turns ready generations into bytes of HTTP responses.
  *
- * Owns every started job with its gens. THREAD: `lock` guards the lists and the flags that
- * others set; all else of a job belongs to the pump thread once started, to its maker
- * before.
+ * Owns every started job with its gens. THREAD: `lock` guards the lists and the flags
+ * that others set; all else of a job belongs to the pump thread once started, to its
+ * maker before.
  *
- * A job is run when a gen rang, when its client left, and when a tick finds it blocked by a
- * slow reader or long silent. The lock is never held while a gen is closed: closing
+ * A job is run when a gen rang, when its client left, and when a tick finds it blocked by
+ * a slow reader or long silent. The lock is never held while a gen is closed: closing
  * waits for a bell, and the bell takes the lock. */
 #include "core/serve/pump.h"
 
@@ -56,7 +56,7 @@ struct mc_pump {
     int n_blocked; /* pump thread */
 };
 
-/* ---- lists; lock held ------------------------------------------------------------------ */
+/* ---- lists; lock held -------------------------------------------------------------- */
 
 static void enqueue(struct mc_pump_job *j)
 {
@@ -102,7 +102,7 @@ static void unlist(struct mc_pump_job *j)
         j->next->prev = j->prev;
 }
 
-/* ---- a job, on the pump thread --------------------------------------------------------- */
+/* ---- a job, on the pump thread ----------------------------------------------------- */
 
 static void job_free(struct mc_pump_job *j)
 {
@@ -127,8 +127,8 @@ static void set_blocked(struct mc_pump_job *j, bool blocked)
     j->blocked = blocked;
 }
 
-/* The response is complete, or there is nobody to read it, or (not whole) it is to be cut by
- * mc_req_done. A job that rang since is in the queue and is freed from there. */
+/* The response is complete, or there is nobody to read it, or (not whole) it is to be cut
+ * by mc_req_done. A job that rang since is in the queue and is freed from there. */
 static void finish(struct mc_pump_job *j, bool whole)
 {
     struct mc_pump *p = j->pump;
@@ -190,7 +190,8 @@ static void take(struct mc_pump_job *j, int i)
     struct mc_err e;
     int rc = 0;
 
-    while (j->gen[i] && j->out.n < OUT_SOON && (rc = mc_gen_take(j->gen[i], &piece, &end)) == 1)
+    while (j->gen[i] && j->out.n < OUT_SOON &&
+           (rc = mc_gen_take(j->gen[i], &piece, &end)) == 1)
         mc_answer_piece(&j->answer, i, &piece, &j->out);
     if (rc != 2)
         return;
@@ -263,7 +264,7 @@ static void run(struct mc_pump_job *j)
         finish(j, rc == 0);
 }
 
-/* ---- the thread ------------------------------------------------------------------------ */
+/* ---- the thread -------------------------------------------------------------------- */
 
 /* Lock held: those that nobody rings for. */
 static void enqueue_due(struct mc_pump *p)
@@ -332,7 +333,7 @@ static void *pump_main(void *arg)
     return NULL;
 }
 
-/* ---- from other threads ---------------------------------------------------------------- */
+/* ---- from other threads ------------------------------------------------------------ */
 
 struct mc_pump_job *mc_pump_job(struct mc_pump *p, struct mc_req *r,
                                 const struct mc_pump_opts *o)
@@ -361,8 +362,8 @@ void mc_pump_ring(void *job)
     pthread_mutex_unlock(&j->pump->lock);
 }
 
-void mc_pump_start(struct mc_pump_job *j, struct mc_gen **gens, int n, void (*done)(void *),
-                   void *ctx)
+void mc_pump_start(struct mc_pump_job *j, struct mc_gen **gens, int n,
+                   void (*done)(void *), void *ctx)
 {
     struct mc_err e;
 

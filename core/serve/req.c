@@ -6,9 +6,9 @@
  *
  * Two things are refused here, as it takes libmicrohttpd's pointers to see them. A folded
  * header line: it glues the continuation to the field's *name*, so that "Content-Lengt:
- * 36\r\n h" becomes a Content-Length. A line with an empty name (": x"): it takes the colon's
- * place, where it has put a NUL, for the header's end, and what follows for the body or
- * the next request. The other checks are in http_parse.c. */
+ * 36\r\n h" becomes a Content-Length. A line with an empty name (": x"): it takes the
+ * colon's place, where it has put a NUL, for the header's end, and what follows for the
+ * body or the next request. The other checks are in http_parse.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "core/base/log.h"
 #include "core/serve/http_int.h"
 
-/* ---- life ------------------------------------------------------------------------------ */
+/* ---- life -------------------------------------------------------------------------- */
 
 struct mc_req *mc_req_new(struct mc_http *h, const char *uri)
 {
@@ -78,7 +78,8 @@ void mc_req_gone(struct mc_req *r)
     pthread_mutex_lock(&r->call);
     pthread_mutex_lock(&r->lock);
     first = r->owned && !r->gone;
-    served = r->ended && r->out_from == r->out.n; /* and closed before the edge was done */
+    served = r->ended &&
+             r->out_from == r->out.n; /* and closed before the edge was done */
     r->gone |= first;
     mc_res_wake(r);
     pthread_mutex_unlock(&r->lock);
@@ -111,7 +112,7 @@ void mc_req_done(struct mc_req *r)
     mc_req_unref(r);
 }
 
-/* ---- what was received ----------------------------------------------------------------- */
+/* ---- what was received ------------------------------------------------------------- */
 
 struct fields {
     struct mc_req *r;
@@ -154,10 +155,10 @@ static enum MHD_Result on_field(void *ctx, enum MHD_ValueKind kind, const char *
     return MHD_YES;
 }
 
-/* The header goes on after what libmicrohttpd 0.9 took for its end. It is parsed in place and
- * begins with the method; behind the last value are two line ends, made NULs. Of one CRLF
- * and one bare LF they may also be a colon and a bare LF: refused with the rest. (CRLF, a
- * colon alone and a bare LF can't be told from two CRLF.) */
+/* The header goes on after what libmicrohttpd 0.9 took for its end. It is parsed in place
+ * and begins with the method; behind the last value are two line ends, made NULs. Of one
+ * CRLF and one bare LF they may also be a colon and a bare LF: refused with the rest.
+ * (CRLF, a colon alone and a bare LF can't be told from two CRLF.) */
 static bool is_cut(struct MHD_Connection *c, const char *method, const char *end)
 {
     const union MHD_ConnectionInfo *i =
@@ -166,7 +167,8 @@ static bool is_cut(struct MHD_Connection *c, const char *method, const char *end
 
     if (!end || !i || strncmp(MHD_get_version(), "0.9.", 4) != 0)
         return false;
-    return (stop - end != 4 && stop - end != 2) || memcmp(end, "\0\0\0", (size_t)(stop - end)) != 0;
+    return (stop - end != 4 && stop - end != 2) ||
+           memcmp(end, "\0\0\0", (size_t)(stop - end)) != 0;
 }
 
 /* After mc_fields_check, which must see what libmicrohttpd saw. */
@@ -182,7 +184,8 @@ static void trim_values(struct mc_req *r)
 
 static int too_big(struct mc_err *err, size_t max)
 {
-    return mc_fail(err, MC_EBIG, "the request's body is over the limit of %zu bytes", max);
+    return mc_fail(err, MC_EBIG, "the request's body is over the limit of %zu bytes",
+                   max);
 }
 
 static int copy_fields(struct mc_req *r, struct MHD_Connection *c, const char *method,
@@ -259,7 +262,7 @@ int mc_req_body_in(struct mc_req *r, const char *data, size_t n, size_t max_body
     return r->body.failed ? mc_fail(err, MC_ENOMEM, "no memory for a request's body") : 0;
 }
 
-/* ---- looking in ------------------------------------------------------------------------ */
+/* ---- looking in -------------------------------------------------------------------- */
 
 const char *mc_req_method(const struct mc_req *r)
 {
@@ -319,15 +322,15 @@ bool mc_req_is_gone(const struct mc_req *r)
     return gone;
 }
 
-void mc_req_each_query(const struct mc_req *r, void (*fn)(void *, const char *, const char *),
-                       void *ctx)
+void mc_req_each_query(const struct mc_req *r,
+                       void (*fn)(void *, const char *, const char *), void *ctx)
 {
     for (int i = 0; i < r->target.n_query; i++)
         fn(ctx, r->target.query[i].key, r->target.query[i].value);
 }
 
-void mc_req_each_header(const struct mc_req *r, void (*fn)(void *, const char *, const char *),
-                        void *ctx)
+void mc_req_each_header(const struct mc_req *r,
+                        void (*fn)(void *, const char *, const char *), void *ctx)
 {
     for (int i = 0; i < r->n_header; i++)
         fn(ctx, r->header[i].key, r->header[i].value);

@@ -1,9 +1,9 @@
 /* res.c - HTTP responses: given from any thread, sent by libmicrohttpd's.
  *
- * libmicrohttpd takes a response only on its own thread, and calls a stream's reader until
- * it has data: so what is given here is kept in the request, the connection is suspended
- * whenever there is nothing to do (mc_res_step, read_stream) and resumed when there is
- * (mc_res_wake). THREAD: see http_int.h.
+ * libmicrohttpd takes a response only on its own thread, and calls a stream's reader
+ * until it has data: so what is given here is kept in the request, the connection is
+ * suspended whenever there is nothing to do (mc_res_step, read_stream) and resumed when
+ * there is (mc_res_wake). THREAD: see http_int.h.
  *
  * Always true: `suspended` is up exactly while libmicrohttpd has the connection suspended
  * and no resume is on its way; both change under `lock`, so no resume is lost or doubled.
@@ -40,7 +40,7 @@ static bool closing(const struct mc_req *r)
     return atomic_load(&r->http->closing);
 }
 
-/* ---- the stream ------------------------------------------------------------------------ */
+/* ---- the stream -------------------------------------------------------------------- */
 
 static size_t unread(const struct mc_req *r)
 {
@@ -78,7 +78,7 @@ static void free_stream(void *ctx)
     mc_req_unref(ctx);
 }
 
-/* ---- queueing, on the HTTP thread ------------------------------------------------------ */
+/* ---- queueing, on the HTTP thread -------------------------------------------------- */
 
 enum MHD_Result mc_res_step(struct mc_req *r, struct MHD_Connection *c)
 {
@@ -101,7 +101,7 @@ enum MHD_Result mc_res_step(struct mc_req *r, struct MHD_Connection *c)
     return ok;
 }
 
-/* ---- header ---------------------------------------------------------------------------- */
+/* ---- header ------------------------------------------------------------------------ */
 
 static struct mc_pair *header_of(struct mc_req *r, const char *key)
 {
@@ -183,7 +183,7 @@ static void add_headers(struct mc_req *r, struct MHD_Response *resp, const char 
         MHD_add_response_header(resp, "Connection", "close");
 }
 
-/* ---- the edge's side ------------------------------------------------------------------- */
+/* ---- the edge's side --------------------------------------------------------------- */
 
 /* Lock held: 0 when a response may start. */
 static int may_start(const struct mc_req *r)
@@ -192,7 +192,8 @@ static int may_start(const struct mc_req *r)
 }
 
 /* Lock held; resp may be NULL. */
-static int start(struct mc_req *r, struct MHD_Response *resp, int status, const char *type)
+static int start(struct mc_req *r, struct MHD_Response *resp, int status,
+                 const char *type)
 {
     if (!resp)
         return MC_ENOMEM;
@@ -204,7 +205,8 @@ static int start(struct mc_req *r, struct MHD_Response *resp, int status, const 
     return 0;
 }
 
-int mc_res_send(struct mc_req *r, int status, const char *type, const void *body, size_t n)
+int mc_res_send(struct mc_req *r, int status, const char *type, const void *body,
+                size_t n)
 {
     int rc;
 
@@ -232,8 +234,8 @@ int mc_res_begin(struct mc_req *r, int status, const char *type)
     if (rc == 0) {
         mc_req_ref(r);
         rc = start(r,
-                   MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, read_stream, r,
-                                                     free_stream),
+                   MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK, read_stream,
+                                                     r, free_stream),
                    status, type);
         if (rc < 0)
             mc_req_unref(r);

@@ -354,8 +354,8 @@ int mc_rpc_default_path(const char *given, char *path, size_t cap, struct mc_err
     return 0;
 }
 
-/* A socket file that nobody listens on is removed; a live one names its server. Of another
- * user's it can't be told: bind says that it is in the way. */
+/* A socket file that nobody listens on is removed; a live one names its server. Of
+ * another user's it can't be told: bind says that it is in the way. */
 static int clear_stale(struct mc_rpc *r, struct mc_err *err)
 {
     struct ucred cred = {0};
@@ -376,10 +376,11 @@ static int clear_stale(struct mc_rpc *r, struct mc_err *err)
     stale = rc < 0 && errno == ECONNREFUSED;
     close(fd);
     if (rc == 0)
-        return mc_fail_param(err, MC_EEXIST, "socket",
-                             "a server (pid %d) listens on %s already: choose another with "
-                             "--socket", (int)cred.pid,
-                             r->addr.sun_path);
+        return mc_fail_param(
+            err, MC_EEXIST, "socket",
+            "a server (pid %d) listens on %s already: choose another with "
+            "--socket",
+            (int)cred.pid, r->addr.sun_path);
     if (stale)
         unlink(r->addr.sun_path);
     return 0;

@@ -3,11 +3,11 @@
  *   request       [0, id, method, params]     response  [1, id, error or nil, result]
  *   notification  [2, method, params]         error     {code, status, message, param}
  *
- * Methods are the verbs of admin.h, and for a connection's session repl.eval [text, raw, line]
- * (raw: true, or "json"; line: where the text begins in an input that is read line by line),
- * repl.complete [text], with notifications repl.cancel [] to the server and repl.out [text] from
- * it. A session is made by its first repl.eval and ends with the connection.
- * OWNS the socket (mode 0600), a thread that accepts and one a connection.
+ * Methods are the verbs of admin.h, and for a connection's session repl.eval [text, raw,
+ * line] (raw: true, or "json"; line: where the text begins in an input that is read line
+ * by line), repl.complete [text], with notifications repl.cancel [] to the server and
+ * repl.out [text] from it. A session is made by its first repl.eval and ends with the
+ * connection. OWNS the socket (mode 0600), a thread that accepts and one a connection.
  * THREAD: open and close one. */
 #ifndef MC_SERVE_RPC_H
 #define MC_SERVE_RPC_H
@@ -18,9 +18,9 @@ struct mc_rpc;
 
 enum { MC_RPC_CONNS = 32 };
 
-/* path "": $XDG_RUNTIME_DIR/mascon.sock, else /run/mascon/mascon.sock; when that directory
- * cannot be used, *out is NULL and a warning is logged. MC_EEXIST: a server listens there
- * already; a stale socket is replaced. */
+/* path "": $XDG_RUNTIME_DIR/mascon.sock, else /run/mascon/mascon.sock; when that
+ * directory cannot be used, *out is NULL and a warning is logged. MC_EEXIST: a server
+ * listens there already; a stale socket is replaced. */
 int mc_rpc_open(struct mc_server *s, const char *path, struct mc_rpc **out,
                 struct mc_err *err);
 const char *mc_rpc_path(const struct mc_rpc *r); /* "" for NULL */

@@ -18,45 +18,49 @@
 #include "core/serve/shared.h"
 #include "core/serve/tokpool.h"
 
-/* Policy generations, as the verbs and mc.policy ask for them; filled by lua/. Any thread;
- * they may take seconds. Results are new references; a text says what happened. */
+/* Policy generations, as the verbs and mc.policy ask for them; filled by lua/. Any
+ * thread; they may take seconds. Results are new references; a text says what happened.
+ */
 struct mc_policy_admin {
     int (*reload)(void *self, json_t **out, struct mc_err *err);
     int (*rollback)(void *self, json_t **out, struct mc_err *err);
     int (*list)(void *self, json_t **out, struct mc_err *err);
     /* path: a directory, one file, or a name in the policies' own (NULL). */
     int (*check)(void *self, const char *path, json_t **out, struct mc_err *err);
-    /* from, to: "live", "kept", "disk" or a number; NULL, NULL: what a reload would change. */
+    /* from, to: "live", "kept", "disk" or a number; NULL, NULL: what a reload would
+     * change. */
     int (*diff)(void *self, const char *from, const char *to, json_t **out,
                 struct mc_err *err);
-    /* A candidate plans beside the live one, never applied: begins with a path as check takes
-     * it, ends with "off", NULL tells what it did so far. */
+    /* A candidate plans beside the live one, never applied: begins with a path as check
+     * takes it, ends with "off", NULL tells what it did so far. */
     int (*shadow)(void *self, const char *path, json_t **out, struct mc_err *err);
 };
 
 /* REPL sessions, each a VM and a thread of its own; filled by lua/. */
 struct mc_repl;
 struct mc_repl_client {
-    /* Both on the session's thread. out: what was printed, UTF-8. done: once an eval; result
-     * is a new reference: {text} to show, or {incomplete: true} when the chunk goes on. */
+    /* Both on the session's thread. out: what was printed, UTF-8. done: once an eval;
+     * result is a new reference: {text} to show, or {incomplete: true} when the chunk
+     * goes on. */
     void (*out)(void *ctx, const char *s, size_t n);
     void (*done)(void *ctx, json_t *result, const struct mc_err *err);
     void *ctx;
 };
-/* What is done with a chunk's values. RAW: strings as they are, JSON: a line each; both are
- * for scripts, and there an unfinished chunk is an error. */
+/* What is done with a chunk's values. RAW: strings as they are, JSON: a line each; both
+ * are for scripts, and there an unfinished chunk is an error. */
 enum mc_repl_how { MC_REPL_SHOWN, MC_REPL_RAW, MC_REPL_JSON };
 enum { MC_REPL_LINES = 1 << 20 };
 struct mc_repl_ops {
     int (*open)(void *self, const struct mc_repl_client *c, struct mc_repl **out,
                 struct mc_err *err);
-    /* Runs a chunk or an expression; returns at once. One at a time. line: 0, or where the
-     * text begins in an input that is read line by line, which may be unfinished. */
+    /* Runs a chunk or an expression; returns at once. One at a time. line: 0, or where
+     * the text begins in an input that is read line by line, which may be unfinished. */
     void (*eval)(struct mc_repl *r, const char *text, size_t n, enum mc_repl_how how,
                  int line);
     void (*cancel)(struct mc_repl *r); /* interrupts what runs; any thread */
     /* An array of the names that could follow; waits. */
-    int (*complete)(struct mc_repl *r, const char *text, json_t **out, struct mc_err *err);
+    int (*complete)(struct mc_repl *r, const char *text, json_t **out,
+                    struct mc_err *err);
     void (*close)(struct mc_repl *r); /* interrupts; done is not called any more */
 };
 

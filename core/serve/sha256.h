@@ -1,4 +1,5 @@
-/* sha256.h - SHA-256 (FIPS 180-4) of a whole message, by nettle. OWNS nothing. THREAD: any. */
+/* sha256.h - SHA-256 (FIPS 180-4) of a whole message, by nettle. OWNS nothing. THREAD:
+ * any. */
 #ifndef MC_SERVE_SHA256_H
 #define MC_SERVE_SHA256_H
 

@@ -113,8 +113,9 @@ static struct entry *find(struct mc_shared *s, const char *key, size_t n, double
     return e;
 }
 
-static struct entry *add(struct mc_shared *s, const char *key, size_t n_key, const char *text,
-                         size_t n_text, double ttl, double now, struct mc_err *err)
+static struct entry *add(struct mc_shared *s, const char *key, size_t n_key,
+                         const char *text, size_t n_text, double ttl, double now,
+                         struct mc_err *err)
 {
     struct entry **at, *e;
 
@@ -205,8 +206,8 @@ bool mc_shared_get(struct mc_shared *s, const char *key, size_t n_key, double no
     return e != NULL;
 }
 
-int mc_shared_incr(struct mc_shared *s, const char *key, size_t n_key, double by, double ttl,
-                   double now, double *out, struct mc_err *err)
+int mc_shared_incr(struct mc_shared *s, const char *key, size_t n_key, double by,
+                   double ttl, double now, double *out, struct mc_err *err)
 {
     struct entry *e;
     int rc = 0;
@@ -225,8 +226,9 @@ int mc_shared_incr(struct mc_shared *s, const char *key, size_t n_key, double by
     return rc;
 }
 
-int mc_shared_take(struct mc_shared *s, const char *key, size_t n_key, double n, double rate,
-                   double burst, double now, double *retry_after, struct mc_err *err)
+int mc_shared_take(struct mc_shared *s, const char *key, size_t n_key, double n,
+                   double rate, double burst, double now, double *retry_after,
+                   struct mc_err *err)
 {
     struct entry *e;
     bool fresh;

@@ -34,11 +34,12 @@ void mc_shared_drop(struct mc_shared *s, const char *key, size_t n_key);
 bool mc_shared_get(struct mc_shared *s, const char *key, size_t n_key, double now,
                    struct mc_shared_value *out);
 /* Adds to a number that starts at 0; ttl is set when it starts. */
-int mc_shared_incr(struct mc_shared *s, const char *key, size_t n_key, double by, double ttl,
-                   double now, double *out, struct mc_err *err);
-/* A bucket of `burst` that fills at `rate` a second: takes n, or MC_ELIMIT and the seconds
- * until it could. */
-int mc_shared_take(struct mc_shared *s, const char *key, size_t n_key, double n, double rate,
-                   double burst, double now, double *retry_after, struct mc_err *err);
+int mc_shared_incr(struct mc_shared *s, const char *key, size_t n_key, double by,
+                   double ttl, double now, double *out, struct mc_err *err);
+/* A bucket of `burst` that fills at `rate` a second: takes n, or MC_ELIMIT and the
+ * seconds until it could. */
+int mc_shared_take(struct mc_shared *s, const char *key, size_t n_key, double n,
+                   double rate, double burst, double now, double *retry_after,
+                   struct mc_err *err);
 
 #endif

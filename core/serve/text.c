@@ -41,8 +41,8 @@ static bool stop_step(struct mc_stop *st, char c)
     return st->match == st->len;
 }
 
-/* Takes in the n bytes of UTF-8 that lie at buf + len, up to where a stop is complete; that
- * stop is dropped. */
+/* Takes in the n bytes of UTF-8 that lie at buf + len, up to where a stop is complete;
+ * that stop is dropped. */
 static void take_in(struct mc_text *t, size_t n)
 {
     t->hold = 0;
@@ -98,7 +98,8 @@ int mc_text_add(struct mc_text *t, const char *s, size_t n)
     if (n == 0 || t->cut)
         return 0;
     /* A byte cleans to at most the 3 of U+FFFD. */
-    if (!reserve(&t->raw, &t->raw_room, all) || !reserve(&t->buf, &t->room, t->len + 3 * all))
+    if (!reserve(&t->raw, &t->raw_room, all) ||
+        !reserve(&t->buf, &t->room, t->len + 3 * all))
         return MC_ENOMEM;
     memcpy(t->raw + t->n_raw, s, n);
     ready = mc_utf8_ready(t->raw, all);
@@ -135,7 +136,8 @@ const char *mc_text_take(struct mc_text *t, size_t *n)
     return t->buf ? t->buf : "";
 }
 
-static int check(const char *const *stop, const size_t *len, int32_t n, struct mc_err *err)
+static int check(const char *const *stop, const size_t *len, int32_t n,
+                 struct mc_err *err)
 {
     if (n < 0 || n > MC_TEXT_MAX_STOP)
         return mc_fail_param(err, MC_EARG, "stop", "%d stop strings, at most %d", n,
@@ -143,10 +145,11 @@ static int check(const char *const *stop, const size_t *len, int32_t n, struct m
     for (int32_t i = 0; i < n; i++) {
         if (len[i] < 1 || len[i] > MC_TEXT_MAX_STOP_LEN)
             return mc_fail_param(err, MC_EARG, "stop",
-                                 "stop string %d has %zu bytes, must have 1 to %d", i, len[i],
-                                 MC_TEXT_MAX_STOP_LEN);
+                                 "stop string %d has %zu bytes, must have 1 to %d", i,
+                                 len[i], MC_TEXT_MAX_STOP_LEN);
         if (!mc_utf8_valid(stop[i], len[i]))
-            return mc_fail_param(err, MC_EARG, "stop", "stop string %d is not valid UTF-8", i);
+            return mc_fail_param(err, MC_EARG, "stop",
+                                 "stop string %d is not valid UTF-8", i);
     }
     return 0;
 }

@@ -32,8 +32,8 @@ struct mc_text {
     size_t n_raw, raw_room;
 };
 
-/* t is zeroed memory; after a failure too, mc_text_fini is legal. At most 16 stops of 1..256
- * bytes of UTF-8: MC_EARG on "stop". */
+/* t is zeroed memory; after a failure too, mc_text_fini is legal. At most 16 stops
+ * of 1..256 bytes of UTF-8: MC_EARG on "stop". */
 int mc_text_init(struct mc_text *t, const char *const *stop, const size_t *stop_len,
                  int32_t n_stop, struct mc_err *err);
 void mc_text_fini(struct mc_text *t);

@@ -3,7 +3,8 @@
  * OWNS both; a job is freed by whoever lets go of it last, its holder or the pool.
  * THREAD: everything shared is under `lock`, a leaf but for done(), which a job's holder
  * must be able to wait for: done() takes no lock that is held around mc_tokjob_drop.
- * Always true: a job is queued, running, or ended; ids and err change only while it runs. */
+ * Always true: a job is queued, running, or ended; ids and err change only while it runs.
+ */
 #include "core/serve/tokpool.h"
 
 #include <pthread.h>
@@ -58,7 +59,8 @@ static void encode(const struct mc_tok *tok, struct mc_tokjob *j)
                       j->flags | (j->parts[0].special ? MC_TOK_SPECIAL : 0), &j->ids,
                       &j->err);
     else
-        mc_tok_encode_parts(tok, j->text, j->n_text, j->parts, j->n_part, &j->ids, &j->err);
+        mc_tok_encode_parts(tok, j->text, j->n_text, j->parts, j->n_part, &j->ids,
+                            &j->err);
 }
 
 static struct mc_tokjob *pop(struct mc_tokpool *p)
@@ -172,8 +174,8 @@ void mc_tokpool_close(struct mc_tokpool *p)
     free(p);
 }
 
-static struct mc_tokjob *new_job(struct mc_tokpool *p, const struct mc_tokpart *parts, int n,
-                                 size_t bytes)
+static struct mc_tokjob *new_job(struct mc_tokpool *p, const struct mc_tokpart *parts,
+                                 int n, size_t bytes)
 {
     size_t head = sizeof(struct mc_tokjob) + (size_t)n * sizeof(struct mc_tok_part);
     struct mc_tokjob *j = malloc(head + bytes);
@@ -205,9 +207,11 @@ int mc_tokpool_encode(struct mc_tokpool *p, const struct mc_tokpart *parts, int 
     for (i = 0; i < n; i++)
         bytes += parts[i].n;
     if (bytes > p->bytes_max)
-        return mc_fail_param(err, MC_ECTX, "prompt",
-                             "the prompt has %zu bytes, more than %zu: the context holds %d "
-                             "tokens", bytes, p->bytes_max, p->tokens_max);
+        return mc_fail_param(
+            err, MC_ECTX, "prompt",
+            "the prompt has %zu bytes, more than %zu: the context holds %d "
+            "tokens",
+            bytes, p->bytes_max, p->tokens_max);
     j = new_job(p, parts, n, bytes);
     if (!j)
         return mc_fail(err, MC_ENOMEM, "no memory to tokenise");

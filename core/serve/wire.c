@@ -7,9 +7,10 @@
 
 #include <msgpack.h>
 
-/* ---- the scan -------------------------------------------------------------------------- */
+/* ---- the scan ---------------------------------------------------------------------- */
 
-/* One header: its own bytes (with a fixed payload), the payload's bytes, the values inside. */
+/* One header: its own bytes (with a fixed payload), the payload's bytes, the values
+ * inside. */
 struct head {
     size_t bytes, payload;
     uint64_t inside;
@@ -29,10 +30,38 @@ static uint64_t big_endian(const uint8_t *p, size_t n)
  * counted in. *field: bytes of the length or count field. */
 static struct head head_of(uint8_t c, size_t *field)
 {
-    static const uint8_t fixed[] = {/* c0 */ 1, 0, 1, 1, /* bin */ 2, 3, 5, /* ext */ 3, 4, 6,
-                                    /* float */ 5, 9, /* uint */ 2, 3, 5, 9,
-                                    /* int */ 2, 3, 5, 9, /* fixext */ 3, 4, 6, 10, 18,
-                                    /* str */ 2, 3, 5, /* array */ 3, 5, /* map */ 3, 5};
+    static const uint8_t fixed[] = {/* c0 */ 1,
+                                    0,
+                                    1,
+                                    1,
+                                    /* bin */ 2,
+                                    3,
+                                    5,
+                                    /* ext */ 3,
+                                    4,
+                                    6,
+                                    /* float */ 5,
+                                    9,
+                                    /* uint */ 2,
+                                    3,
+                                    5,
+                                    9,
+                                    /* int */ 2,
+                                    3,
+                                    5,
+                                    9,
+                                    /* fixext */ 3,
+                                    4,
+                                    6,
+                                    10,
+                                    18,
+                                    /* str */ 2,
+                                    3,
+                                    5,
+                                    /* array */ 3,
+                                    5,
+                                    /* map */ 3,
+                                    5};
     struct head h = {1, 0, 0, false};
 
     *field = 0;
@@ -98,8 +127,10 @@ int mc_wire_scan(const void *data, size_t n, size_t max, size_t *len, struct mc_
         left[depth]--;
         at += h.bytes;
         if (at > max || h.payload > max - at || h.inside > max - at)
-            return mc_fail(err, MC_EBIG, "a msgpack length or count goes beyond the %zu bytes "
-                           "that a message may have", max);
+            return mc_fail(err, MC_EBIG,
+                           "a msgpack length or count goes beyond the %zu bytes "
+                           "that a message may have",
+                           max);
         at += h.payload;
         if (at > n)
             return 0;
@@ -111,7 +142,7 @@ int mc_wire_scan(const void *data, size_t n, size_t max, size_t *len, struct mc_
     }
 }
 
-/* ---- reading --------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 static json_t *value_of(const msgpack_object *o, bool bytes, struct mc_err *err);
 
@@ -140,14 +171,16 @@ static json_t *array_of(const msgpack_object_array *a, bool bytes, struct mc_err
     return out;
 }
 
-static int add_pair(json_t *out, const msgpack_object_kv *kv, bool bytes, struct mc_err *err)
+static int add_pair(json_t *out, const msgpack_object_kv *kv, bool bytes,
+                    struct mc_err *err)
 {
     const msgpack_object_str *k = &kv->key.via.str;
     json_t *v;
     int rc;
 
     if (kv->key.type != MSGPACK_OBJECT_STR || memchr(k->ptr, 0, k->size))
-        return mc_fail(err, MC_EFORMAT, "a msgpack map has a key that is no plain string");
+        return mc_fail(err, MC_EFORMAT,
+                       "a msgpack map has a key that is no plain string");
     if (json_object_getn(out, k->ptr, k->size))
         return mc_fail(err, MC_EFORMAT, "a msgpack map has a key twice");
     v = value_of(&kv->val, bytes, err);
@@ -225,7 +258,7 @@ int mc_wire_read(const void *data, size_t n, bool bytes, json_t **out, struct mc
     return mine.code;
 }
 
-/* ---- writing --------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------- */
 
 static bool write_value(msgpack_packer *p, const json_t *v, int depth)
 {
