@@ -1,26 +1,37 @@
---- sched_due.lua - who is due soonest goes first, and prompts leave room for promised tokens.
+--- sched_due.lua - who is due soonest goes first.
 --
--- A request says when it wants its first token (due_first, seconds from now) and how fast the
--- rest (slo_token, seconds a token): in mc.submit, or by the router for all of its kind. To
--- use it: scheduler = "sched_due" in init.lua. Who says nothing comes last, in order of
--- arrival.
+-- A request says when it wants its first token (due_first, seconds from now)
+-- and how fast the rest (slo_token, seconds a token): in mc.submit, or by the
+-- router for all of its kind. Prompts are read in pieces that leave room for
+-- the tokens that were promised. Who says nothing comes last, in order of
+-- arrival. To use it: scheduler = "sched_due" in init.lua.
 
-local P = { api = 1, kind = "scheduler", why = { "others are due sooner", "no pages",
-  "the step must stay short", "another reads its prefix" } }
+local P = {
+  api = 1,
+  kind = "scheduler",
+  why = {
+    "others are due sooner",
+    "no pages",
+    "the step must stay short",
+    "another reads its prefix",
+  },
+}
 local SOONER, NO_PAGES, SHORT, PREFIX = 1, 2, 3, 4
-local LEAST = 32 -- prompt tokens a step, whatever was promised: prompts must not starve
+-- Prompt tokens a step, whatever was promised: prompts must not starve.
+local LEAST = 32
 
--- Prompt tokens that still let everyone who was promised a rate have it, by what steps of
--- late have taken.
+-- Prompt tokens that still let everyone who was promised a rate have it, by
+-- what recent steps took.
 local function room(view, decoding, promised)
   local left = view.tokens_left
   if promised == 0 or view.prefill.us_tok == 0 then return left end
-  local us = promised * 1e6 - view.decode.us_base - view.decode.us_row * decoding
-    - view.prefill.us_base
+  local us = promised * 1e6 - view.decode.us_base
+    - view.decode.us_row * decoding - view.prefill.us_base
   return math.min(left, math.max(LEAST, us / view.prefill.us_tok))
 end
 
--- Half-read prompts hold the pages that all wait for: the last of them gives its own back.
+-- Half-read prompts hold the pages that all wait for: the last of them gives
+-- its own back.
 local function give_way(view)
   local n = 0
   for _ in view:running() do n = n + 1 end
@@ -51,16 +62,20 @@ function P.plan(view, plan)
   end
   local left, held = room(view, decoding, promised), nil
   for _, row in view:waiting(nil, "due") do
-    local pages = math.ceil((row.n_hit + row.n_left) / view.p_tokens) - row.p_shared
-    local fits = row.t_start > 0 or running == 0 or
-      (not stuck and pages <= view.kv_free - view.p_reserve)
-    local soon = running > 0 and row.n_hit_soon > row.n_hit -- another reads its prefix
-    local n = not held and not soon and fits and left >= 1 and plan:prefill(row, left) or 0
+    local pages =
+      math.ceil((row.n_hit + row.n_left) / view.p_tokens) - row.p_shared
+    local fits = row.t_start > 0 or running == 0
+      or (not stuck and pages <= view.kv_free - view.p_reserve)
+    -- soon: another reads its prefix, or a part of it
+    local soon = running > 0 and row.n_hit_soon > row.n_hit
+    local n = not held and not soon and fits and left >= 1
+      and plan:prefill(row, left) or 0
     left = left - n
     if n > 0 then
       running = running + 1
     else
-      held = held or not soon and (not fits and NO_PAGES or left < 1 and SHORT or SOONER)
+      held = held
+        or not soon and (not fits and NO_PAGES or left < 1 and SHORT or SOONER)
       if running > 0 then plan:hold(row, held or PREFIX) end
     end
   end
@@ -69,8 +84,11 @@ end
 
 function P.tests(t)
   local function view(more)
-    more.rows = more.rows or { { n_prompt = 200 }, { n_prompt = 200, due_first = 101 },
-      { n_prompt = 200, due_first = 100.5 } }
+    more.rows = more.rows or {
+      { n_prompt = 200 },
+      { n_prompt = 200, due_first = 101 },
+      { n_prompt = 200, due_first = 100.5 },
+    }
     return t.view(more)
   end
 
@@ -79,9 +97,12 @@ function P.tests(t)
     t.expect({ p[3].n, p[2].n, p[1].what }):is { 200, 50, "hold" }
   end)
   t.it("keeps steps short for who was promised a rate", function()
-    local cost = { rows = { { state = "decode", slo_token = 0.05 }, { n_prompt = 400 } } }
+    local cost = {
+      rows = { { state = "decode", slo_token = 0.05 }, { n_prompt = 400 } },
+    }
     local v = view(cost)
-    v.decode, v.prefill = { us_base = 9000, us_row = 1000 }, { us_tok = 400 }
+    v.decode = { us_base = 9000, us_row = 1000 }
+    v.prefill = { us_tok = 400 }
     t.expect(t.plan(v)[2].n):is(100)
     v.rows[1].slo_token = 0
     t.expect(t.plan(v)[2].n):is(255)

@@ -1,18 +1,22 @@
 --- sched_fair.lua - who was served least, for its weight, goes next.
 --
--- Each lane (a tenant's share of the server) has a weight; a lane of weight 2 gets twice the
--- tokens of a lane of weight 1 while both have work. To use it: scheduler = "sched_fair" in
--- init.lua.
+-- Each lane (a tenant's share of the server) has a weight; a lane of weight 2
+-- gets twice the tokens of a lane of weight 1 while both have work. To use it:
+-- scheduler = "sched_fair" in init.lua.
 
-local P = { api = 1, kind = "scheduler", why = { "another's turn", "no pages",
-  "another reads its prefix" } }
+local P = {
+  api = 1,
+  kind = "scheduler",
+  why = { "another's turn", "no pages", "another reads its prefix" },
+}
 local TURN, NO_PAGES, PREFIX = 1, 2, 3
 
-local share = {} -- of each lane: what it was served, over its weight; a table for all calls
+-- Of each lane: what it was served, over its weight. One table for all calls.
+local share = {}
 local FAR, CHUNK, SHORT = 512, 512, 64 -- tokens
 
--- Its whole prompt has pages, beside what those that run will take. Lanes that are not owed
--- most leave an eighth of pages and places to those that will be.
+-- Its whole prompt has pages, beside what those that run will take. Lanes that
+-- are not owed most leave an eighth of pages and places to those that will be.
 local function fits(view, s, started, left)
   if s.t_start > 0 then return true end
   local pages = math.ceil((s.n_hit + s.n_left) / view.p_tokens) - s.p_shared
@@ -20,8 +24,8 @@ local function fits(view, s, started, left)
     and started < view.row_cap * (1 - left)
 end
 
--- The lane that is owed most among those with a prompt to read, and the least share of any
--- that is in use.
+-- The lane that is owed most among those with a prompt to read, and the least
+-- share of any that is in use.
 local function look(view)
   local owed, most, least = nil, math.huge, math.huge
   for _, l in view:lanes() do -- served: tokens, decayed over 60 s
@@ -33,7 +37,8 @@ local function look(view)
   return owed, least
 end
 
--- Half-read prompts hold the pages that all wait for: the youngest gives its own back.
+-- Half-read prompts hold the pages that all wait for: the youngest gives its
+-- own back.
 local function give_way(view)
   local n = 0
   for _ in view:running() do n = n + 1 end
@@ -45,7 +50,8 @@ local function give_way(view)
   end
 end
 
--- Decodes; lanes far ahead of one whose prompt can be read now stand still for that long.
+-- Decodes; lanes far ahead of one whose prompt can be read now stand still for
+-- that long.
 local function decode(view, plan, owed)
   local ran, started = 0, 0
   for _ in view:running() do started = started + 1 end
@@ -70,12 +76,14 @@ function P.plan(view, plan)
     stuck = stuck or not room or not plan:resume(s)
     if not stuck then ran, started = ran + 1, started + 1 end
   end
-  -- While something runs, who was preempted has the next pages, and who starts must fit.
+  -- While something runs, who was preempted has the next pages, and who starts
+  -- must fit.
   while view.tokens_left > 0 and (ran == 0 or not stuck) do
     local best = look(view)
     local s = best and view:head(best)
     if not s then break end
-    local other = share[best] > least + FAR -- short steps: who is owed more may come
+    -- Short steps for it, if so: who is owed more may come.
+    local other = share[best] > least + FAR
     if other and waits and share[best] > 2 * share[owed] + FAR then break end
     if ran > 0 and s.n_hit_soon > s.n_hit then
       plan:hold(s, PREFIX)
@@ -87,14 +95,21 @@ function P.plan(view, plan)
     end
   end
   if ran == 0 then give_way(view) end
-  for _, s in view:waiting() do plan:hold(s, (stuck or short) and NO_PAGES or TURN) end
+  for _, s in view:waiting() do
+    plan:hold(s, (stuck or short) and NO_PAGES or TURN)
+  end
 end
 
 function P.tests(t)
   local function two(served)
-    return t.view { tok_cap = 64, lanes = { { id = 0, served = served[1], weight = 1 },
-      { id = 1, served = served[2], weight = 2 } },
-      rows = { { lane = 0, n_prompt = 500 }, { lane = 1, n_prompt = 500 } } }
+    return t.view {
+      tok_cap = 64,
+      lanes = {
+        { id = 0, served = served[1], weight = 1 },
+        { id = 1, served = served[2], weight = 2 },
+      },
+      rows = { { lane = 0, n_prompt = 500 }, { lane = 1, n_prompt = 500 } },
+    }
   end
 
   t.it("reads the prompt of the lane that is owed more", function()
@@ -105,18 +120,26 @@ function P.tests(t)
   t.it("counts a lane of weight 2 for half of what it was served", function()
     t.expect(t.plan(two { 60, 100 })[2].n):is(64)
   end)
-  t.it("starts nobody whose prompt does not fit beside those that run", function()
+  t.it("starts nobody whose prompt does not fit beside the running", function()
     local rows = { { state = "decode" }, { n_prompt = 300 } }
     t.expect(t.plan(t.view { rows = rows, pages = 5, p_reserve = 1 })[2])
       :is { what = "hold", why = NO_PAGES }
-    t.expect(t.plan(t.view { rows = rows, pages = 6, p_reserve = 1 })[2].what):is("run")
-    t.expect(t.plan(t.view { rows = { { n_prompt = 300 } }, pages = 2 })[1].n):is(128)
+    local v = t.view { rows = rows, pages = 6, p_reserve = 1 }
+    t.expect(t.plan(v)[2].what):is("run")
+    v = t.view { rows = { { n_prompt = 300 } }, pages = 2 }
+    t.expect(t.plan(v)[1].n):is(128)
   end)
-  t.it("has the younger of two half-read prompts give way when both wait for pages", function()
+  t.it("has the younger of two half-read prompts give way for pages", function()
     local half = { state = "prefill", n_prompt = 500 }
-    t.expect(t.plan(t.view { rows = { half, half }, pages = 0 })):is { n = 2, tokens = 0,
-      rows = 0, pages = -1, order = { 2, 1 }, { what = "hold", why = NO_PAGES },
-      { what = "drop" } }
+    t.expect(t.plan(t.view { rows = { half, half }, pages = 0 })):is {
+      n = 2,
+      tokens = 0,
+      rows = 0,
+      pages = -1,
+      order = { 2, 1 },
+      { what = "hold", why = NO_PAGES },
+      { what = "drop" },
+    }
   end)
   t.it("gets through any view", function()
     t.random(20, function(rnd) t.plan(t.random_view(rnd)) end)

@@ -2,8 +2,15 @@
 return {
   about = "all linears int4, in the largest group that divides their columns",
   rules = {
-    { role = { "expert", "attention", "indexer", "mlp", "shared" }, to = "int4",
-      group = { 128, 64, 32 } },
-    { role = { "expert", "attention", "indexer", "mlp", "shared" }, to = "fp8" },
+    {
+      role = { "expert", "attention", "indexer", "mlp", "shared" },
+      to = "int4",
+      group = { 128, 64, 32 },
+    },
+    -- What no group divides:
+    {
+      role = { "expert", "attention", "indexer", "mlp", "shared" },
+      to = "fp8",
+    },
   },
 }

@@ -1,5 +1,5 @@
--- Only the experts are compressed. At one sequence this reads more bytes a token than an
--- fp8 checkpoint does: attention in bf16 is what costs.
+-- Only the experts are compressed. At one sequence this reads more bytes a
+-- token than an fp8 checkpoint does: attention in bf16 is what costs.
 return {
   about = "experts int4 in groups of 32, all else bf16",
   rules = {

@@ -1,4 +1,5 @@
--- Four-bit floats with a scale every 16 columns: for cards that multiply them natively.
+-- Four-bit floats with a scale every 16 columns: for cards that multiply them
+-- natively.
 return {
   about = "experts nvfp4, other linears fp8 in blocks of 128",
   rules = {
