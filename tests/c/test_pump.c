@@ -38,8 +38,9 @@ static struct answer ask_pump(int status)
     return a;
 }
 
-#define CHAT "data: {\"id\":\"id-1\",\"object\":\"chat.completion.chunk\",\"created\":0," \
-             "\"model\":\"m\\\"1\",\"choices\":["
+#define CHAT                                                                     \
+    "data: {\"id\":\"id-1\",\"object\":\"chat.completion.chunk\",\"created\":0," \
+    "\"model\":\"m\\\"1\",\"choices\":["
 #define TEXT "data: {\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":0," \
              "\"model\":\"m\\\"1\",\"choices\":["
 #define DONE "data: [DONE]\n\n"
@@ -65,17 +66,17 @@ static void pump_streams_chat(void **state)
     assert_string_equal(
         a.body,
         CHAT "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"Hel\"},"
-             "\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-        CHAT "{\"index\":0,\"delta\":{\"content\":\"lo\"},\"logprobs\":null,"
-             "\"finish_reason\":null}]}\n\n"
-        CHAT "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n"
-        DONE);
+             "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT
+             "{\"index\":0,\"delta\":{\"content\":\"lo\"},\"logprobs\":null,"
+             "\"finish_reason\":null}]}\n\n" CHAT
+             "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}"
+             "\n\n" DONE);
     forget(&a);
     rig.limit = 1;
     expect(CHAT "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"Hel\"},"
-                "\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           CHAT "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"}]}\n\n"
-           DONE);
+                "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT
+                "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":"
+                "\"length\"}]}\n\n" DONE);
 }
 
 static void pump_streams_completions(void **state)
@@ -83,10 +84,11 @@ static void pump_streams_completions(void **state)
     (void)state;
     fake_text(rig.engine, "Hel|lo");
     fake_run(rig.engine, 500);
-    expect(TEXT "{\"index\":0,\"text\":\"Hel\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           TEXT "{\"index\":0,\"text\":\"lo\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           TEXT "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n"
-           DONE);
+    expect(TEXT "{\"index\":0,\"text\":\"Hel\",\"logprobs\":null,\"finish_reason\":null}]"
+                "}\n\n" TEXT "{\"index\":0,\"text\":\"lo\",\"logprobs\":null,\"finish_"
+                             "reason\":null}]}\n\n" TEXT
+                "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}"
+                "]}\n\n" DONE);
 }
 
 static void pump_answers_whole(void **state)
@@ -96,13 +98,18 @@ static void pump_answers_whole(void **state)
     rig.engine->n_cached = 2;
     fake_text(rig.engine, "Hel|lo");
     fake_run(rig.engine, 500);
-    expect("{\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":0,\"model\":\"m\\\"1\","
-           "\"choices\":[{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_reason\":"
-           "\"stop\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
+    expect("{\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":0,\"model\":"
+           "\"m\\\"1\","
+           "\"choices\":[{\"index\":0,\"text\":\"Hello\",\"logprobs\":null,\"finish_"
+           "reason\":"
+           "\"stop\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_"
+           "tokens\":5,"
            "\"prompt_tokens_details\":{\"cached_tokens\":2}}}");
     rig.o.dialect = MC_DIALECT_CHAT;
-    expect("{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":0,\"model\":\"m\\\"1\","
-           "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"Hello\","
+    expect("{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":0,\"model\":"
+           "\"m\\\"1\","
+           "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
+           "\"Hello\","
            "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":{"
            "\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
            "\"prompt_tokens_details\":{\"cached_tokens\":2}}}");
@@ -115,25 +122,26 @@ static void pump_tells_usage_when_asked(void **state)
     rig.o.include_usage = true;
     fake_text(rig.engine, "a|b");
     fake_run(rig.engine, 500);
-    expect(CHAT "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"},"
-                "\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
-           CHAT "{\"index\":0,\"delta\":{\"content\":\"b\"},\"logprobs\":null,"
-                "\"finish_reason\":null}],\"usage\":null}\n\n"
-           CHAT "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}],"
-                "\"usage\":null}\n\n"
-           CHAT "],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
-                "\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n"
-           DONE);
+    expect(CHAT
+           "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"},"
+           "\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n" CHAT
+           "{\"index\":0,\"delta\":{\"content\":\"b\"},\"logprobs\":null,"
+           "\"finish_reason\":null}],\"usage\":null}\n\n" CHAT
+           "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}],"
+           "\"usage\":null}\n\n" CHAT
+           "],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
+           "\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n" DONE);
     rig.o.continuous_usage = true;
     rig.limit = 1;
-    expect(CHAT "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"},"
-                "\"logprobs\":null,\"finish_reason\":null}],\"usage\":{\"prompt_tokens\":3,"
-                "\"completion_tokens\":1,\"total_tokens\":4}}\n\n"
-           CHAT "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"}],"
-                "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4}}\n\n"
-           CHAT "],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4,"
-                "\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n"
-           DONE);
+    expect(CHAT
+           "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"},"
+           "\"logprobs\":null,\"finish_reason\":null}],\"usage\":{\"prompt_tokens\":3,"
+           "\"completion_tokens\":1,\"total_tokens\":4}}\n\n" CHAT
+           "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"}],"
+           "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4}}"
+           "\n\n" CHAT
+           "],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4,"
+           "\"prompt_tokens_details\":{\"cached_tokens\":0}}}\n\n" DONE);
 }
 
 static void pump_gives_an_empty_answer_its_role_and_reason(void **state)
@@ -144,16 +152,16 @@ static void pump_gives_an_empty_answer_its_role_and_reason(void **state)
     fake_text(rig.engine, "a");
     fake_run(rig.engine, 500);
     expect(CHAT "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-                "\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           CHAT "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"}]}\n\n"
-           DONE);
+                "\"logprobs\":null,\"finish_reason\":null}]}\n\n" CHAT
+                "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":"
+                "\"length\"}]}\n\n" DONE);
     rig.o.dialect = MC_DIALECT_COMPLETION;
     rig.prompt[0].echo = "p\xC3\xA9";
     rig.prompt[0].n_echo = 3;
     expect(TEXT "{\"index\":0,\"text\":\"p\xC3\xA9\",\"logprobs\":null,"
-                "\"finish_reason\":null}]}\n\n"
-           TEXT "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\"}]}\n\n"
-           DONE);
+                "\"finish_reason\":null}]}\n\n" TEXT
+                "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":"
+                "\"length\"}]}\n\n" DONE);
 }
 
 static void pump_keeps_every_event_on_one_line(void **state)
@@ -162,11 +170,12 @@ static void pump_keeps_every_event_on_one_line(void **state)
     fake_text(rig.engine, "a\n\nb\r\n|data: x|\xE2\x80\xA8");
     fake_run(rig.engine, 500);
     expect(TEXT "{\"index\":0,\"text\":\"a\\n\\nb\\r\\n\",\"logprobs\":null,"
-                "\"finish_reason\":null}]}\n\n"
-           TEXT "{\"index\":0,\"text\":\"data: x\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           TEXT "{\"index\":0,\"text\":\"\\u2028\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           TEXT "{\"index\":0,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n"
-           DONE);
+                "\"finish_reason\":null}]}\n\n" TEXT
+                "{\"index\":0,\"text\":\"data: "
+                "x\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" TEXT
+                "{\"index\":0,\"text\":\"\\u2028\",\"logprobs\":null,\"finish_reason\":"
+                "null}]}\n\n" TEXT "{\"index\":0,\"text\":\"\",\"logprobs\":null,"
+                                   "\"finish_reason\":\"stop\"}]}\n\n" DONE);
 }
 
 static void pump_shows_token_ids(void **state)
@@ -187,8 +196,10 @@ static void pump_shows_token_ids(void **state)
            DONE);
     rig.o.dialect = MC_DIALECT_CHAT;
     rig.o.stream = false;
-    expect("{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":0,\"model\":\"m\\\"1\","
-           "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"azb\","
+    expect("{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":0,\"model\":"
+           "\"m\\\"1\","
+           "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
+           "\"azb\","
            "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\",\"token_ids\":"
            "[0,1,2]}],\"prompt_token_ids\":[7,8,9],\"usage\":{\"prompt_tokens\":3,"
            "\"completion_tokens\":3,\"total_tokens\":6,\"prompt_tokens_details\":{"
@@ -204,21 +215,24 @@ static void pump_shows_logprobs_of_chat(void **state)
     fake_hex(rig.engine, "61|E6BC");
     fake_run(rig.engine, 500);
     rig.limit = 1;
-    expect(CHAT "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"},"
-                "\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.25,\"bytes\":[97],"
-                "\"top_logprobs\":[{\"token\":\"a\",\"logprob\":-0.25,\"bytes\":[97]},"
-                "{\"token\":\"\\\\xe6\\\\xbc\",\"logprob\":-9999,\"bytes\":[230,188]}]}],"
-                "\"refusal\":null},\"finish_reason\":null}]}\n\n"
-           CHAT "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"}]}\n\n"
-           DONE);
+    expect(CHAT
+           "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"a\"},"
+           "\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.25,\"bytes\":[97],"
+           "\"top_logprobs\":[{\"token\":\"a\",\"logprob\":-0.25,\"bytes\":[97]},"
+           "{\"token\":\"\\\\xe6\\\\xbc\",\"logprob\":-9999,\"bytes\":[230,188]}]}],"
+           "\"refusal\":null},\"finish_reason\":null}]}\n\n" CHAT
+           "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"}]}"
+           "\n\n" DONE);
     rig.o.n_logprobs = 0;
     rig.o.stream = false;
-    expect("{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":0,\"model\":\"m\\\"1\","
-           "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a\","
-           "\"refusal\":null},\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.25,"
-           "\"bytes\":[97],\"top_logprobs\":[]}],\"refusal\":null},\"finish_reason\":"
-           "\"length\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,"
-           "\"total_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":0}}}");
+    expect(
+        "{\"id\":\"id-1\",\"object\":\"chat.completion\",\"created\":0,\"model\":"
+        "\"m\\\"1\","
+        "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a\","
+        "\"refusal\":null},\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.25,"
+        "\"bytes\":[97],\"top_logprobs\":[]}],\"refusal\":null},\"finish_reason\":"
+        "\"length\"}],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":1,"
+        "\"total_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":0}}}");
 }
 
 static void pump_shows_logprobs_of_completions(void **state)
@@ -230,8 +244,10 @@ static void pump_shows_logprobs_of_completions(void **state)
     rig.prompt[0].n_echo = 3;
     fake_hex(rig.engine, "61|E6BC|A2|62");
     fake_run(rig.engine, 500);
-    expect("{\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":0,\"model\":\"m\\\"1\","
-           "\"choices\":[{\"index\":0,\"text\":\"\xC3\xA9+a\xE6\xBC\xA2""b\",\"logprobs\":{"
+    expect("{\"id\":\"id-1\",\"object\":\"text_completion\",\"created\":0,\"model\":"
+           "\"m\\\"1\","
+           "\"choices\":[{\"index\":0,\"text\":\"\xC3\xA9+a\xE6\xBC\xA2"
+           "b\",\"logprobs\":{"
            "\"tokens\":[\"a\",\"bytes:\\\\xe6\\\\xbc\",\"bytes:\\\\xa2\",\"b\"],"
            "\"token_logprobs\":[-0.25,-0.5,-0.75,-1],\"top_logprobs\":["
            "{\"a\":-0.25,\"bytes:\\\\xe6\\\\xbc\":-0.5},"
@@ -260,12 +276,12 @@ static void pump_top_logprobs_have_no_key_twice(void **state)
     forget(&a);
 }
 
-/* ---- several choices ------------------------------------------------------------------- */
+/* ---- several choices --------------------------------------------------------------- */
 
-/* Joins the text of each choice; checks that ids agree and that each choice's reason comes
- * once and last. */
-static void collect(const char *body, char text[MAX_N][512], char reason[MAX_N][16], int *n_done,
-                    json_t **usage)
+/* Joins the text of each choice; checks that ids agree and that each choice's reason
+ * comes once and last. */
+static void collect(const char *body, char text[MAX_N][512], char reason[MAX_N][16],
+                    int *n_done, json_t **usage)
 {
     while (strncmp(body, "data: ", 6) == 0) {
         const char *end = strstr(body, "\n\n");
@@ -327,10 +343,12 @@ static void pump_interleaves_choices_and_counts_each(void **state)
     assert_int_equal(n_done, 1);
     assert_non_null(usage);
     assert_int_equal(json_integer_value(json_object_get(usage, "prompt_tokens")), 3 + 2);
-    assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")), 6 * 20);
+    assert_int_equal(json_integer_value(json_object_get(usage, "completion_tokens")),
+                     6 * 20);
     assert_int_equal(json_integer_value(json_object_get(usage, "total_tokens")), 125);
-    assert_int_equal(json_integer_value(json_object_get(
-                         json_object_get(usage, "prompt_tokens_details"), "cached_tokens")),
+    assert_int_equal(json_integer_value(
+                         json_object_get(json_object_get(usage, "prompt_tokens_details"),
+                                         "cached_tokens")),
                      2);
     json_decref(usage);
     forget(&a);
@@ -370,7 +388,7 @@ static void pump_stream_and_whole_say_the_same(void **state)
     }
 }
 
-/* ---- errors ---------------------------------------------------------------------------- */
+/* ---- errors ------------------------------------------------------------------------ */
 
 static void pump_error_before_the_first_token_has_its_status(void **state)
 {
@@ -392,18 +410,48 @@ static void pump_error_before_the_first_token_has_its_status(void **state)
     forget(&a);
 }
 
+/* Until the text has arrived; it stays to be read. */
+static void wait_for_text(int fd, const char *text)
+{
+    double until = now_s() + 60;
+    char buf[4096];
+    ssize_t n;
+
+    do {
+        usleep(1000);
+        n = recv(fd, buf, sizeof buf, MSG_PEEK | MSG_DONTWAIT);
+    } while (now_s() < until && (n < 0 || !memmem(buf, (size_t)n, text, strlen(text))));
+    assert_true(now_s() < until);
+}
+
 static void pump_error_in_a_stream_is_an_event(void **state)
 {
+    struct answer a;
+    int fd = dial(rig.port);
+
     (void)state;
     rig.n = 2;
     fake_text(rig.engine, "a");
-    rig.engine->finish = MC_FINISH_ERROR;
     mc_fail(&rig.engine->fail, MC_ERANK, "rank 1 failed");
-    fake_run(rig.engine, 3000);
-    expect(TEXT "{\"index\":0,\"text\":\"a\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           TEXT "{\"index\":1,\"text\":\"a\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
-           "data: {\"error\":{\"message\":\"rank 1 failed\",\"type\":\"server_error\","
-           "\"param\":null,\"code\":\"rank_failed\"}}\n\n" DONE);
+    assert_true(says(fd, "GET /x HTTP/1.1\r\nHost: x\r\n\r\n"));
+    while (atomic_load(&rig.engine->n_seq) < 2)
+        usleep(1000);
+    for (int i = 0; i < 2; i++) {
+        fake_give(rig.engine, i, rig.engine->script[0]);
+        wait_for_text(fd, i == 0 ? "\"index\":0" : "\"index\":1");
+    }
+    for (int i = 0; i < 2; i++)
+        fake_end(rig.engine, i, MC_FINISH_ERROR);
+    a = listen_for(fd, 10);
+    blank_created(a.body);
+    assert_string_equal(
+        a.body, TEXT
+        "{\"index\":0,\"text\":\"a\",\"logprobs\":null,\"finish_reason\":null}]}\n\n" TEXT
+        "{\"index\":1,\"text\":\"a\",\"logprobs\":null,\"finish_reason\":null}]}\n\n"
+        "data: {\"error\":{\"message\":\"rank 1 failed\",\"type\":\"server_error\","
+        "\"param\":null,\"code\":\"rank_failed\"}}\n\n" DONE);
+    forget(&a);
+    close(fd);
     assert_int_equal(atomic_load(&rig.n_done), 1);
 }
 
