@@ -129,7 +129,7 @@ static float scale_int4(const float *x, const float *w, int32_t n)
     if (!usable(as_bf16(amax / 8)))
         return 1; /* all codes 0 */
     for (int i = 0; i < CANDIDATES; i++) {
-        float s = as_bf16(amax / (5.5f + 0.25f * (float)i)), better, e;
+        float s = as_bf16(amax / (5.5f + 0.5f * (float)i)), better, e;
 
         e = try_int4(x, w, n, s, &better);
         if (e < least)

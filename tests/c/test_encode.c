@@ -96,15 +96,15 @@ static void encode_loses_what_the_format_must(void **state)
     }
 }
 
-/* What a plain rounding with scale amax/7 loses of a group. */
-static double plain_loss(const float *x, const float *w, int32_t n)
+/* What a rounding with scale amax/by loses of a group. */
+static double loss(const float *x, const float *w, int32_t n, float by)
 {
     float amax = 0, s;
     double err = 0;
 
     for (int32_t i = 0; i < n; i++)
         amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
-    s = mc_f32_of_bf16(mc_bf16_of_f32(amax / 7));
+    s = mc_f32_of_bf16(mc_bf16_of_f32(amax / by));
     for (int32_t i = 0; i < n; i++) {
         double d = x[i] - rintf(fminf(fmaxf(x[i] / s, -8), 7)) * s;
 
@@ -113,11 +113,21 @@ static double plain_loss(const float *x, const float *w, int32_t n)
     return err;
 }
 
+/* The least loss over a fine grid of scales. */
+static double least_loss(const float *x, const float *w, int32_t n)
+{
+    double least = INFINITY;
+
+    for (float by = 5; by < 12; by += 0.01f)
+        least = fmin(least, loss(x, w, n, by));
+    return least;
+}
+
 static void int4_search_beats_plain_rounding_in_every_group(void **state)
 {
     static float x[N * K], w[K];
     static struct coded c;
-    double plain_all = 0, got_all = 0;
+    double plain_all = 0, got_all = 0, least_all = 0;
     uint32_t seed = 5;
     float y[K];
 
@@ -129,16 +139,19 @@ static void int4_search_beats_plain_rounding_in_every_group(void **state)
     for (int r = 0; r < N; r++) {
         mc_disk_row(&c.disk, r, 0, K, y);
         for (int g = 0; g < K; g += 64) {
-            double got = 0, plain = plain_loss(x + r * K + g, w + g, 64);
+            double got = 0, plain = loss(x + r * K + g, w + g, 64, 7);
 
             for (int i = g; i < g + 64; i++)
                 got += (double)w[i] * (x[r * K + i] - y[i]) * (x[r * K + i] - y[i]);
             assert_true(got <= plain * 1.000001);
             plain_all += plain;
             got_all += got;
+            least_all += least_loss(x + r * K + g, w + g, 64);
         }
     }
     assert_true(got_all < 0.9 * plain_all);
+    print_message("int4: the search's loss is %.4f of the least\n", got_all / least_all);
+    assert_true(got_all < 1.02 * least_all);
 }
 
 static void encode_is_exact_where_the_format_is(void **state)

@@ -95,6 +95,26 @@ static void http_refuses_unclear_requests_and_closes(void **state)
     stop(e);
 }
 
+static void http_a_folded_line_is_refused_by_name(void **state)
+{
+    static const char *const text[] = {
+        "GET /echo HTTP/1.1\r\nHost: x\r\nX: a\r\n b\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: x\r\nX: a\r\n\tb\r\nY: c\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: x\r\nX: a\r\n Content-Length: 3\r\n\r\n"};
+    struct edge *e = start((struct mc_http_opts){0});
+
+    (void)state;
+    for (size_t i = 0; i < sizeof text / sizeof text[0]; i++) {
+        struct answer a = ask(e->port, text[i]);
+
+        if (a.status != 400 || !strstr(a.body, "a folded line"))
+            fail_msg("%d for %s: %s", a.status, text[i], a.n ? a.body : "");
+        forget(&a);
+    }
+    assert_int_equal(atomic_load(&e->n_request), 0);
+    stop(e);
+}
+
 static void http_a_header_that_ends_in_bare_line_feeds_is_read(void **state)
 {
     struct edge *e = start((struct mc_http_opts){0});
@@ -134,6 +154,7 @@ static void http_many_query_arguments_are_refused_by_number(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(http_refuses_unclear_requests_and_closes),
+    cmocka_unit_test(http_a_folded_line_is_refused_by_name),
     cmocka_unit_test(http_a_header_that_ends_in_bare_line_feeds_is_read),
     cmocka_unit_test(http_many_query_arguments_are_refused_by_number),
 };
