@@ -1,8 +1,8 @@
 /* err.c - error codes as strings and HTTP statuses; filling in an mc_err.
  *
  * Owns nothing. THREAD: any.
- * Always true: text and param end with NUL and are cut at a UTF-8 border; text is one line
- * whatever its values held (names out of files, scripts' errors). */
+ * Always true: text and param end with NUL and are UTF-8, text is one line, whatever its
+ * values held (names out of files, scripts' errors): JSON can carry them. */
 #include "core/base/err.h"
 
 #include <stdarg.h>
@@ -58,30 +58,34 @@ const char *mc_code_api(int code)
     return row_of(code)->api;
 }
 
-/* Drops a character that vsnprintf cut in two. */
-static void trim_utf8(char *s)
-{
-    s[mc_utf8_ready(s, strlen(s))] = 0;
-}
+enum { HEAD = 16, TEXT = sizeof((struct mc_err *)0)->text };
 
-static void one_line(char *s)
+/* A character that snprintf or cap cuts in two is dropped. */
+static void put(char *dst, size_t cap, const char *s)
 {
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7F)
-            *s = ' ';
+    char clean[3 * (HEAD + 2 * TEXT)];
+    size_t n = mc_utf8_clean(s, mc_utf8_ready(s, strlen(s)), clean);
+
+    n = mc_utf8_ready(clean, n < cap ? n : cap - 1);
+    memcpy(dst, clean, n);
+    dst[n] = 0;
+    for (; *dst; dst++)
+        if ((unsigned char)*dst < 0x20 || *dst == 0x7F)
+            *dst = ' ';
 }
 
 static void fill(struct mc_err *err, int code, const char *param, const char *file,
                  int line, const char *fmt, va_list ap)
 {
+    char text[TEXT], name[sizeof err->param];
+
+    snprintf(name, sizeof name, "%s", param);
+    vsnprintf(text, sizeof text, fmt, ap);
     err->code = code;
     err->line = line;
     err->file = file;
-    snprintf(err->param, sizeof err->param, "%s", param);
-    trim_utf8(err->param);
-    vsnprintf(err->text, sizeof err->text, fmt, ap);
-    trim_utf8(err->text);
-    one_line(err->text);
+    put(err->param, sizeof err->param, name);
+    put(err->text, sizeof err->text, text);
 }
 
 int mc_err_set(struct mc_err *err, int code, const char *file, int line, const char *fmt,
@@ -112,7 +116,7 @@ int mc_err_set_param(struct mc_err *err, int code, const char *param, const char
 
 int mc_err_while(struct mc_err *err, const char *fmt, ...)
 {
-    char head[sizeof err->text], all[sizeof head + sizeof err->text + 16];
+    char head[TEXT], all[HEAD + 2 * TEXT];
     va_list ap;
 
     if (!err)
@@ -121,9 +125,6 @@ int mc_err_while(struct mc_err *err, const char *fmt, ...)
     vsnprintf(head, sizeof head, fmt, ap);
     va_end(ap);
     snprintf(all, sizeof all, "while %s: %s", head, err->text);
-    memcpy(err->text, all, sizeof err->text);
-    err->text[sizeof err->text - 1] = 0;
-    trim_utf8(err->text);
-    one_line(err->text);
+    put(err->text, sizeof err->text, all);
     return err->code;
 }

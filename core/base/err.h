@@ -26,7 +26,7 @@ struct mc_err {
     int line;         /* where it was set */
     const char *file; /* static string */
     char param[64];   /* the request field or flag at fault, "" if none */
-    char text[240];   /* one line, no newline, valid UTF-8 when its inputs are */
+    char text[240];   /* one line of valid UTF-8 */
 };
 
 /* Sets err (if not NULL) and returns code, so that a failure is one statement:

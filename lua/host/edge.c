@@ -64,7 +64,8 @@ struct worker {
     bool quiet;           /* under lock: on_quit has run */
 };
 
-/* How many requests of a route run; only routes with a limit have one. */
+/* How many requests of a route run; only routes with a limit have one. A slot of none is
+ * another route's when it is needed: names come and go with reloads. */
 struct slot {
     char route[ROUTE_NAME];
     int n;
@@ -278,14 +279,18 @@ int mc_edge_install(struct mc_edge *e, struct mc_generation *g, struct mc_err *e
 
 static int take_slot(struct mc_edge *e, const char *route, int at_once, struct mc_err *err)
 {
-    int i, rc;
+    int i, idle = ROUTES_MAX, rc;
 
     pthread_mutex_lock(&e->slots_lock);
-    for (i = 1; i < ROUTES_MAX && e->slots[i].route[0]; i++)
+    for (i = 1; i < ROUTES_MAX; i++) {
         if (strncmp(e->slots[i].route, route, ROUTE_NAME - 1) == 0)
             break;
+        if (e->slots[i].n == 0)
+            idle = i;
+    }
+    i = i < ROUTES_MAX ? i : idle;
     if (i == ROUTES_MAX)
-        rc = mc_fail(err, MC_ELIMIT, "more than %d routes with a limit", ROUTES_MAX - 1);
+        rc = mc_fail(err, MC_ELIMIT, "more than %d routes with a limit run", ROUTES_MAX - 1);
     else if (e->slots[i].n >= at_once)
         rc = mc_fail(err, MC_ELIMIT, "%s runs as often as it may at once (%d)", route, at_once);
     else

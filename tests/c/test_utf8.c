@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "core/base/err.h"
 #include "core/base/utf8.h"
 
 /* text, its repaired form ('?' for U+FFFD), length that is ready */
@@ -119,10 +120,31 @@ static void utf8_put_and_get_agree_on_every_code_point(void **state)
     }
 }
 
+/* Whatever its values held: an error that JSON can't carry is an answer that never comes. */
+static void utf8_is_what_errors_are_made_of(void **state)
+{
+    char bad[512];
+    struct mc_err err;
+
+    (void)state;
+    mc_fail(&err, MC_EARG, "a file says \xff\n%s", "\xc3");
+    assert_string_equal(err.text, "a file says \xef\xbf\xbd ");
+    for (size_t n = 0; n < sizeof bad; n++) {
+        memset(bad, 0xe6, n);
+        bad[n] = 0;
+        mc_fail_param(&err, MC_EARG, bad, "%s", bad);
+        assert_true(mc_utf8_valid(err.text, strlen(err.text)));
+        assert_true(mc_utf8_valid(err.param, strlen(err.param)));
+        mc_err_while(&err, "reading %s", bad);
+        assert_true(mc_utf8_valid(err.text, strlen(err.text)));
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(utf8_repairs_each_maximal_subpart_once),
     cmocka_unit_test(utf8_holds_back_only_what_more_bytes_may_complete),
     cmocka_unit_test(utf8_streamed_repair_equals_repair_of_the_whole),
     cmocka_unit_test(utf8_put_and_get_agree_on_every_code_point),
+    cmocka_unit_test(utf8_is_what_errors_are_made_of),
 };
 MC_TEST_MAIN(tests)

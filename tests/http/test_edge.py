@@ -54,6 +54,9 @@ R["GET /slow"] = { timeout = 0.5, concurrency = 1, handler = function(_, res)
   mc.sleep(5)
   res:json {}
 end }
+for i = 1, 150 do -- more than run at once
+  R["GET /one/" .. i] = { concurrency = 1, handler = function(_, res) res:text("ok") end }
+end
 R["POST /small"] = { body_max = 10, handler = function(req, res)
   local ok = pcall(req.json, req, { a = "string" })
   res:json { ok = ok }
@@ -221,6 +224,8 @@ def limits_of_a_route_hold():
     assert get("/slow")[0] == 504
     assert server.post("/small", {"a": "b"}) == (200, {"ok": True})
     assert server.post("/small", {"a": "bbbbbbbbbbbb"})[0] == 413
+    for i in range(1, 151):
+        assert server.get(f"/one/{i}")[0] == 200, i
 
 
 def a_wrong_body_ends_the_handler_whatever_it_catches():

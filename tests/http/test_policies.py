@@ -193,8 +193,18 @@ def verbs_answer_with_every_vm_wedged():
             s.idle(30)
 
 
+def an_error_of_bytes_that_are_no_text_is_told():
+    with Dir() as d:
+        with Server("--no-watch", policies=d.path) as s:
+            d.write("scheduler.lua", "error('\\255 is no text')")
+            status, _, err = mascon("reload", socket=s.socket)
+            assert status == 1 and "\ufffd is no text" in err, err
+            assert "is no text" in mascon("status", socket=s.socket)[1]
+
+
 main([check_without_a_server_says_file_line_and_reason,
       a_new_directory_checks_tests_and_lints,
       check_and_diff_ask_the_server_when_there_is_one,
       an_open_reply_stays_with_its_generation_and_broken_ones_never_serve,
-      verbs_answer_with_every_vm_wedged])
+      verbs_answer_with_every_vm_wedged,
+      an_error_of_bytes_that_are_no_text_is_told])
