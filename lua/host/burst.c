@@ -135,7 +135,7 @@ int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_
 {
     struct mc_limit *l = b->lose_us ? mc_limit_get(err) : NULL;
     int64_t spent;
-    int rc, why;
+    int rc, why, code = 0;
 
     if (b->lose_us && !l)
         return MC_EINTERNAL;
@@ -159,13 +159,13 @@ int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_
     if (l)
         mc_limit_arm(l, vm->L, b->lose_us);
     rc = lua_resume(co, n_arg);
+    if (rc != 0 && rc != LUA_YIELD)
+        code = failed(vm, co, rc, err); /* in the burst: an error's __tostring is a script */
     if (l)
         mc_limit_disarm(l);
     burst = NULL;
     spent = cpu_us() - burst_start;
     if (b->soft_us && spent > b->soft_us)
         mc_info("lua", "a handler ran for %d ms without waiting", (int)(spent / 1000));
-    if (rc == LUA_YIELD)
-        return 1;
-    return rc == 0 ? 0 : failed(vm, co, rc, err);
+    return rc == LUA_YIELD ? 1 : code;
 }

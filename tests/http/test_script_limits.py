@@ -1,10 +1,12 @@
 """How long scripts of each kind may take, and keys that were made to collide."""
 import json
 import os
+import signal
+import subprocess
 import tempfile
 import time
 
-from mascon import SANITIZED, Server, main
+from mascon import MASCON, SANITIZED, Server, main
 
 BUSY = """local function busy(s) -- of a thread's time, as good as
   local t = mc.now()
@@ -97,4 +99,32 @@ def memory_bombs_end_their_handler_whatever_it_catches():
             assert server.process.poll() is None
 
 
-main([memory_bombs_end_their_handler_whatever_it_catches, budgets_are_of_the_kind_of_script, keys_that_collide_cost_no_time])
+def errors_that_never_become_text_end_their_handler():
+    """An error object's __tostring is a script too, on what is left of the budget."""
+    forms = ["while true do end", "return tostring(e)", "error(e)"]
+    with tempfile.TemporaryDirectory() as d:
+        os.mkdir(d + "/routes")
+        with open(d + "/init.lua", "w") as f:
+            f.write('return { routes = { "openai", "errors" } }')
+        with open(d + "/routes/errors.lua", "w") as f:
+            f.write("local forms = {\n" + "".join(
+                f"  function(e) {form} end,\n" for form in forms) + """}
+                return { api = 1, kind = "routes", ["GET /error/{i}"] = function(req, res)
+                  error(setmetatable({}, { __tostring = forms[tonumber(req.params.i)] }))
+                end }""")
+        with Server("--no-watch", "--edge-vms", "1", policies=d) as server:
+            for i, form in enumerate(forms, 1):
+                assert server.get(f"/error/{i}")[0] == 500, form
+                assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200
+            p = subprocess.Popen(  # a session has no limit but Ctrl-C
+                [MASCON, "attach", "--socket", server.socket, "-e", "io.write('here\\n') "
+                 "error(setmetatable({}, { __tostring = function() while true do end end }))"],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            assert p.stdout.readline() == b"here\n"
+            p.send_signal(signal.SIGINT)
+            assert b"interrupted" in p.stdout.read() and p.wait(60) == 1
+
+
+main([errors_that_never_become_text_end_their_handler,
+      memory_bombs_end_their_handler_whatever_it_catches, budgets_are_of_the_kind_of_script,
+      keys_that_collide_cost_no_time])
