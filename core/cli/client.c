@@ -1,9 +1,11 @@
-/* client.c - requests over the Unix socket, one at a time. OWNS the connection.
- * THREAD: one. */
+/* client.c - requests over the Unix socket, or TCP with a key, one at a time. OWNS the
+ * connection. THREAD: one. */
 #include "core/cli/client.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,26 +26,66 @@ struct mc_client {
     char buf[MC_WIRE_MAX];
 };
 
-int mc_client_open(const char *path, struct mc_client **out, struct mc_err *err)
+static int connect_unix(struct mc_client *c, const char *path, struct mc_err *err)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    struct mc_client *c;
     int rc = mc_rpc_default_path(path, addr.sun_path, sizeof addr.sun_path, err);
 
     if (rc < 0)
         return rc;
-    c = calloc(1, sizeof *c);
+    c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&addr, sizeof addr) < 0)
+        return mc_fail(err, MC_EIO, "no server answers on %s: %s", addr.sun_path,
+                       strerror(errno));
+    return 0;
+}
+
+/* at: "HOST:PORT", "[::1]:9000". */
+static int connect_tcp(struct mc_client *c, const char *at, struct mc_err *err)
+{
+    const struct addrinfo hint = {.ai_socktype = SOCK_STREAM};
+    const char *key = getenv("MASCON_ADMIN_KEY"), *colon = strrchr(at, ':');
+    bool bracket = *at == '[';
+    struct addrinfo *all = NULL;
+    char host[256];
+    int no = EADDRNOTAVAIL;
+
+    if (!colon || colon - at >= (int)sizeof host)
+        return mc_fail_param(err, MC_EARG, "socket", "--socket: tcp:%.60s is no tcp:HOST:PORT",
+                             at);
+    if (!key || !*key)
+        return mc_fail(err, MC_EAUTH, "$MASCON_ADMIN_KEY is not set: tcp:%.60s wants a key of its "
+                       "--admin-key-file", at);
+    snprintf(host, sizeof host, "%.*s", (int)(colon - at) - 2 * bracket, at + bracket);
+    if (getaddrinfo(host, colon + 1, &hint, &all) != 0)
+        return mc_fail(err, MC_EIO, "no address for tcp:%.100s", at);
+    for (struct addrinfo *a = all; a && no != 0; a = a->ai_next) {
+        if (c->fd >= 0)
+            close(c->fd);
+        c->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        no = c->fd >= 0 && connect(c->fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+    }
+    freeaddrinfo(all);
+    if (no != 0)
+        return mc_fail(err, MC_EIO, "no server answers on tcp:%.100s: %s", at, strerror(no));
+    return mc_client_call(c, "auth", json_pack("[s]", key), NULL, err);
+}
+
+int mc_client_open(const char *path, struct mc_client **out, struct mc_err *err)
+{
+    struct mc_client *c = calloc(1, sizeof *c);
+    int rc;
+
     if (!c)
         return mc_fail(err, MC_ENOMEM, "no memory for a connection");
-    c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&addr, sizeof addr) < 0) {
-        rc = mc_fail(err, MC_EIO, "no server answers on %s: %s", addr.sun_path,
-                     strerror(errno));
+    c->fd = -1;
+    rc = path && strncmp(path, "tcp:", 4) == 0 ? connect_tcp(c, path + 4, err)
+                                               : connect_unix(c, path, err);
+    if (rc < 0)
         mc_client_close(c);
-        return rc;
-    }
-    *out = c;
-    return 0;
+    else
+        *out = c;
+    return rc;
 }
 
 void mc_client_close(struct mc_client *c)
@@ -153,7 +195,7 @@ int mc_client_call(struct mc_client *c, const char *method, json_t *params, json
         e = json_array_get(m, 2);
         if (!json_is_null(e))
             rc = error_of(e, err);
-        else
+        else if (result)
             *result = json_incref(json_array_get(m, 3));
         json_decref(m);
         break;

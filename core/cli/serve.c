@@ -45,7 +45,7 @@ struct serve {
     struct mc_server server;
     struct mc_keys *keys;
     struct mc_proxies *proxies;
-    struct mc_rpc *rpc;
+    struct mc_rpc *rpc, *admin;
     struct mc_lua *lua;
     struct mc_recorder *rec; /* with --record */
     int wake, signals; /* eventfd, signalfd */
@@ -219,24 +219,48 @@ static void show(struct serve *s)
 
 /* ---- listening ------------------------------------------------------------------------- */
 
-/* "host:port", "[::1]:8000", ":8000"; --port wins. */
-static int read_listen(struct serve *s, uint16_t *port, struct mc_err *err)
+struct address {
+    char host[256];
+    uint16_t port;
+};
+
+/* "host:port", "[::1]:8000", ":8000". flag: whose value it is. */
+static int read_address(const char *flag, const char *text, struct address *out,
+                        struct mc_err *err)
 {
-    const char *text = s->set.listen, *colon = strrchr(text, ':');
+    const char *colon = strrchr(text, ':');
     char *end = NULL;
     long n = colon ? strtol(colon + 1, &end, 10) : -1;
     size_t len = colon ? (size_t)(colon - text) : 0;
 
-    if (!colon || end == colon + 1 || *end || n < 0 || n > 65535 || len >= sizeof s->host)
-        return mc_fail_param(err, MC_EARG, "listen", "--listen: '%.60s' is no HOST:PORT",
-                             text);
+    if (!colon || end == colon + 1 || *end || n < 0 || n > 65535 || len >= sizeof out->host)
+        return mc_fail_param(err, MC_EARG, flag, "--%s: '%.60s' is no HOST:PORT", flag, text);
     if (len >= 2 && text[0] == '[' && text[len - 1] == ']') {
         text++;
         len -= 2;
     }
-    snprintf(s->host, sizeof s->host, "%.*s", (int)len, text);
-    *port = (uint16_t)(s->set.port >= 0 ? s->set.port : n);
+    snprintf(out->host, sizeof out->host, "%.*s", (int)len, text);
+    out->port = (uint16_t)n;
     return 0;
+}
+
+/* Verbs by TCP: refused without keys, since who gets in commands this server. */
+static int listen_admin(struct serve *s, struct mc_err *err)
+{
+    struct address at;
+    int rc = read_address("admin-listen", s->set.admin_listen, &at, err);
+
+    if (rc == 0 && (!*at.host || !*s->set.admin_key_file))
+        rc = mc_fail_param(err, MC_EARG, *at.host ? "admin-key-file" : "admin-listen",
+                           "--admin-listen needs %s", *at.host ?
+                           "--admin-key-file: who gets in commands this server" :
+                           "a HOST: it is on no address that was not named");
+    if (rc == 0)
+        rc = mc_keys_open(s->set.admin_key_file, &s->server.admin_keys, err);
+    if (rc == 0)
+        rc = mc_rpc_open_tcp(&s->server, at.host, at.port, s->server.admin_keys, &s->admin,
+                             err);
+    return rc;
 }
 
 static int write_port(const char *path, unsigned port, struct mc_err *err)
@@ -258,8 +282,11 @@ static int listen_all(struct serve *s, struct mc_err *err)
     struct mc_http_opts o = {.host = s->host, .metrics = on_metrics, .health = on_health,
                              .ready = on_ready, .self = s, .given = mc_notify_socket(),
                              .cors = s->set.cors, .access_log = s->set.access_log};
-    int rc = read_listen(s, &o.port, err);
+    struct address at = {0};
+    int rc = read_address("listen", s->set.listen, &at, err);
 
+    snprintf(s->host, sizeof s->host, "%s", at.host);
+    o.port = (uint16_t)(s->set.port >= 0 ? s->set.port : at.port);
     if (!*s->host)
         o.host = "0.0.0.0";
     if (rc == 0 && *s->set.api_key_file)
@@ -276,6 +303,8 @@ static int listen_all(struct serve *s, struct mc_err *err)
         rc = mc_shared_open(SHARED_BYTES, &m->shared, err);
     if (rc == 0)
         rc = mc_rpc_open(m, s->set.socket, &s->rpc, err);
+    if (rc == 0 && *s->set.admin_listen)
+        rc = listen_admin(s, err);
     if (rc == 0)
         rc = mc_http_open(&o, &m->http, err);
     if (rc == 0 && *s->set.port_file)
@@ -401,6 +430,7 @@ static void close_all(struct serve *s)
     struct mc_server *m = &s->server;
 
     mc_rpc_close(s->rpc);
+    mc_rpc_close(s->admin);
     if (s->lua)
         s->half->stop(s->lua);
     for (int i = 0; i < m->n_model; i++)
@@ -421,6 +451,7 @@ static void close_all(struct serve *s)
     mc_metrics_close(m->metrics);
     mc_proxies_close(s->proxies);
     mc_keys_close(s->keys);
+    mc_keys_close(m->admin_keys);
     json_decref(m->config);
     if (*s->set.port_file)
         unlink(s->set.port_file);

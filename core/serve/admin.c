@@ -114,6 +114,8 @@ static int v_reload(struct mc_server *s, const json_t *args, json_t **out,
     (void)args;
     if (rc == 0 && s->keys)
         rc = mc_keys_reload(s->keys, err);
+    if (rc == 0 && s->admin_keys)
+        rc = mc_keys_reload(s->admin_keys, err);
     return rc < 0 ? rc : s->policies->reload(s->policies_self, out, err);
 }
 

@@ -20,6 +20,7 @@
 #include "core/base/log.h"
 #include "core/base/thread.h"
 #include "core/serve/http_int.h"
+#include "core/serve/listen.h"
 
 enum {
     MAX_BODY = 32 << 20,

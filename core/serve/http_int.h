@@ -142,11 +142,4 @@ struct mc_http {
 void mc_http_unref(struct mc_http *h);
 double mc_http_now(void); /* CLOCK_MONOTONIC seconds */
 
-/* ---- listening (listen.c) ---------------------------------------------------------- */
-
-/* The same for a socket that listens already; it becomes this process's to close. */
-int mc_listen_given(int fd, uint16_t *bound, struct mc_err *err);
-int mc_listen(const char *host, uint16_t port, int *fd, uint16_t *bound,
-              struct mc_err *err);
-
 #endif

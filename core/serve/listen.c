@@ -3,18 +3,20 @@
  * Owns nothing. THREAD: start-up. Options set on a listening socket are inherited by what
  * it accepts: no Nagle delay for streams, and keep-alive probes, which find a client
  * whose machine vanished without a word while its request waits. */
+#include "core/serve/listen.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/serve/http_int.h"
 
 enum { BACKLOG = 1024, TCP_LISTENING = 0x0A };
 

@@ -1,14 +1,16 @@
-/* rpc.c - the socket, its connections, and dispatch to verbs and sessions.
+/* rpc.c - the sockets, their connections, and dispatch to verbs and sessions.
  *
  * OWNS the listening socket and the connections. THREAD: a connection's own thread reads
  * and runs verbs; its session's thread writes output and results too: `out` guards the fd
  * for writing. `lock` guards the list of connections. Neither is held while the other is
  * taken.
- * Always true: a connection's session is closed before the connection's memory goes. */
+ * Always true: a connection's session is closed before the connection's memory goes; who came
+ * by TCP has shown a key before anything else is heard. */
 #define _GNU_SOURCE
 #include "core/serve/rpc.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,14 +25,17 @@
 #include "core/base/log.h"
 #include "core/base/thread.h"
 #include "core/serve/admin.h"
+#include "core/serve/listen.h"
 #include "core/serve/wire.h"
 
-enum { SEND_TIMEOUT_S = 10, NO_FD_MS = 100 };
+enum { SEND_TIMEOUT_S = 10, KEY_TIMEOUT_S = 10, NO_FD_MS = 100 };
 
 struct conn {
     struct mc_rpc *rpc;
     int fd;
     bool used, joinable; /* under rpc->lock */
+    bool known;          /* it may command */
+    double since;
     pthread_t thread;
     pthread_mutex_t out;
     bool broken; /* under out: a write failed */
@@ -41,7 +46,8 @@ struct conn {
 
 struct mc_rpc {
     struct mc_server *server;
-    struct sockaddr_un addr;
+    struct mc_keys *keys;    /* of TCP, else NULL */
+    struct sockaddr_un addr; /* of the other, else "" */
     int fd, stop;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -192,6 +198,27 @@ static void request(struct conn *c, json_t *id, const char *method, const json_t
     respond(c, id, rc < 0 ? &err : NULL, out);
 }
 
+/* The first message of a client that came by TCP: auth [key]. */
+static int let_in(struct conn *c, json_t *id, const char *method, const json_t *params,
+                  struct mc_err *err)
+{
+    const struct timeval forever = {0, 0};
+    const char *key = json_string_value(json_array_get(params, 0));
+    uint32_t who = 0;
+    int rc;
+
+    if (strcmp(method, "auth") != 0)
+        return mc_fail(err, MC_EAUTH, "the first request must be auth [KEY]");
+    rc = mc_keys_check(c->rpc->keys, NULL, key, &who, err);
+    if (rc < 0)
+        return rc;
+    setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever);
+    c->known = true;
+    mc_info("rpc", "an admin key of '%s' let it in", mc_keys_tenant(c->rpc->keys, who));
+    respond(c, id, NULL, json_true());
+    return 0;
+}
+
 static int dispatch(struct conn *c, json_t *m, struct mc_err *err)
 {
     json_int_t kind = json_integer_value(json_array_get(m, 0));
@@ -203,6 +230,8 @@ static int dispatch(struct conn *c, json_t *m, struct mc_err *err)
         !((kind == 0 && n == 4 && json_is_integer(json_array_get(m, 1))) ||
           (kind == 2 && n == 3)))
         return mc_fail(err, MC_EFORMAT, "not a request: [0, id, method, params]");
+    if (!c->known)
+        return let_in(c, json_array_get(m, 1), kind == 0 ? method : "", params, err);
     if (kind == 0)
         request(c, json_array_get(m, 1), method, params);
     else if (strcmp(method, "repl.cancel") == 0 && c->repl)
@@ -245,7 +274,7 @@ static void read_all(struct conn *c)
         got = recv(c->fd, buf + n, MC_WIRE_MAX - n, 0);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0)
+        if (got <= 0 || (!c->known && mc_now() - c->since > KEY_TIMEOUT_S))
             break;
         n += (size_t)got;
         done = consume(c, buf, n, &err);
@@ -282,19 +311,38 @@ static void *conn_main(void *arg)
     return NULL;
 }
 
+/* Who is at the other end, in words; by TCP it has so long to show a key. */
+static void meet(const struct mc_rpc *r, int fd, char *who, size_t cap)
+{
+    const struct timeval send = {SEND_TIMEOUT_S, 0}, key = {KEY_TIMEOUT_S, 0};
+    struct sockaddr_storage at;
+    struct ucred cred = {0};
+    socklen_t len = sizeof cred, at_len = sizeof at;
+    char host[64] = "?", port[8] = "?";
+
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send);
+    if (!r->keys) {
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+        snprintf(who, cap, "pid=%d uid=%u gid=%u", (int)cred.pid, cred.uid, cred.gid);
+        return;
+    }
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &key, sizeof key);
+    if (getpeername(fd, (struct sockaddr *)&at, &at_len) == 0)
+        getnameinfo((struct sockaddr *)&at, at_len, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(who, cap, "host=%s port=%s", host, port);
+}
+
 /* False when there is no descriptor for it. */
 static bool accept_one(struct mc_rpc *r)
 {
-    struct timeval tv = {SEND_TIMEOUT_S, 0};
-    struct ucred cred = {0};
-    socklen_t len = sizeof cred;
     struct conn *c = NULL;
     int fd = accept4(r->fd, NULL, NULL, SOCK_CLOEXEC), i;
+    char who[96];
 
     if (fd < 0)
         return errno != EMFILE && errno != ENFILE;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
+    meet(r, fd, who, sizeof who);
     pthread_mutex_lock(&r->lock);
     for (i = 0; i < MC_RPC_CONNS && !c; i++)
         if (!r->conns[i].used)
@@ -302,8 +350,7 @@ static bool accept_one(struct mc_rpc *r)
     if (c)
         c->used = true;
     pthread_mutex_unlock(&r->lock);
-    mc_info("rpc", "connection pid=%d uid=%u gid=%u%s", (int)cred.pid, cred.uid, cred.gid,
-            c ? "" : " refused: too many");
+    mc_info("rpc", "connection %s%s", who, c ? "" : " refused: too many");
     if (!c) {
         close(fd);
         return true;
@@ -312,6 +359,8 @@ static bool accept_one(struct mc_rpc *r)
         pthread_join(c->thread, NULL); /* it has cleared `used`: it is at its end */
     c->fd = fd;
     c->broken = false;
+    c->known = !r->keys;
+    c->since = mc_now();
     c->joinable = mc_thread_run(&c->thread, conn_main, c) == 0;
     if (!c->joinable) {
         close(fd);
@@ -417,25 +466,58 @@ static void free_rpc(struct mc_rpc *r)
     free(r);
 }
 
-int mc_rpc_open(struct mc_server *s, const char *path, struct mc_rpc **out,
-                struct mc_err *err)
+static struct mc_rpc *new_rpc(struct mc_server *s, struct mc_err *err)
 {
     struct mc_rpc *r = calloc(1, sizeof *r);
-    bool asked = path && *path;
-    int rc, i;
 
-    *out = NULL;
-    if (!r)
-        return mc_fail(err, MC_ENOMEM, "no memory for the socket");
+    if (!r) {
+        mc_fail(err, MC_ENOMEM, "no memory for the socket");
+        return NULL;
+    }
     r->server = s;
     r->addr.sun_family = AF_UNIX;
     r->fd = -1;
     r->stop = eventfd(0, EFD_CLOEXEC);
     pthread_mutex_init(&r->lock, NULL);
-    for (i = 0; i < MC_RPC_CONNS; i++) {
+    for (int i = 0; i < MC_RPC_CONNS; i++) {
         r->conns[i].rpc = r;
         pthread_mutex_init(&r->conns[i].out, NULL);
     }
+    return r;
+}
+
+int mc_rpc_open_tcp(struct mc_server *s, const char *host, uint16_t port,
+                    struct mc_keys *keys, struct mc_rpc **out, struct mc_err *err)
+{
+    struct mc_rpc *r = new_rpc(s, err);
+    int rc = r ? mc_listen(host, port, &r->fd, &port, err) : MC_ENOMEM;
+
+    *out = NULL;
+    if (rc == 0) {
+        r->keys = keys;
+        if (mc_thread_run(&r->thread, accept_main, r))
+            rc = mc_fail(err, MC_ENOMEM, "no thread for --admin-listen");
+    }
+    if (rc < 0) {
+        if (r)
+            free_rpc(r);
+        return mc_err_while(err, "opening --admin-listen");
+    }
+    mc_info("rpc", "admin listening host=%s port=%u", host, port);
+    *out = r;
+    return 0;
+}
+
+int mc_rpc_open(struct mc_server *s, const char *path, struct mc_rpc **out,
+                struct mc_err *err)
+{
+    struct mc_rpc *r = new_rpc(s, err);
+    bool asked = path && *path;
+    int rc;
+
+    *out = NULL;
+    if (!r)
+        return MC_ENOMEM;
     rc = mc_rpc_default_path(path, r->addr.sun_path, sizeof r->addr.sun_path, err);
     if (rc == 0 && !asked && !getenv("XDG_RUNTIME_DIR"))
         mkdir("/run/mascon", 0755);
@@ -477,7 +559,8 @@ void mc_rpc_close(struct mc_rpc *r)
 
     if (!r)
         return;
-    unlink(r->addr.sun_path);
+    if (*r->addr.sun_path)
+        unlink(r->addr.sun_path);
     if (write(r->stop, &one, sizeof one) != sizeof one)
         mc_warn("rpc", "the socket's thread can't be stopped: %s", strerror(errno));
     pthread_join(r->thread, NULL);

@@ -1,4 +1,4 @@
-/* rpc.h - msgpack-RPC over the Unix socket: verbs, and REPL sessions.
+/* rpc.h - msgpack-RPC over the Unix socket, and TCP with a key: verbs, and REPL sessions.
  *
  *   request       [0, id, method, params]     response  [1, id, error or nil, result]
  *   notification  [2, method, params]         error     {code, status, message, param}
@@ -23,6 +23,11 @@ enum { MC_RPC_CONNS = 32 };
  * listens there already; a stale socket is replaced. */
 int mc_rpc_open(struct mc_server *s, const char *path, struct mc_rpc **out,
                 struct mc_err *err);
+/* The same by TCP: a connection's first request is auth [KEY], within ten seconds; a wrong key
+ * or anything else ends it. Connections are counted apart from the Unix socket's, so that who
+ * has no key keeps nobody out. Nothing is encrypted. keys outlive it. */
+int mc_rpc_open_tcp(struct mc_server *s, const char *host, uint16_t port,
+                    struct mc_keys *keys, struct mc_rpc **out, struct mc_err *err);
 const char *mc_rpc_path(const struct mc_rpc *r); /* "" for NULL */
 /* Removes the socket's name: for a process that ends without closing. */
 void mc_rpc_unlink(struct mc_rpc *r);

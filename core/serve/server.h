@@ -81,6 +81,7 @@ struct mc_server {
     struct mc_metrics *metrics;
     struct mc_shared *shared;
     struct mc_keys *keys; /* NULL: nobody is asked for one */
+    struct mc_keys *admin_keys; /* of --admin-listen, or NULL */
     const struct mc_policy_admin *policies; /* NULL: none */
     void *policies_self;
     const struct mc_repl_ops *repl; /* set before `ready` */
