@@ -86,6 +86,8 @@ static const char tail[] =
     ".TP\n.B XDG_RUNTIME_DIR\nwhere mascon.sock is, the socket of verbs and sessions; "
     "without it\n"
     "/run/mascon.\n"
+    ".TP\n.B MASCON_ADMIN_KEY\nthe key for \\fB\\-\\-socket tcp:HOST:PORT\\fR, a server's "
+    "\\fB\\-\\-admin\\-listen\\fR.\n"
     ".TP\n.B NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS\na service manager's: told when "
     "the model is\n"
     "loaded and that the engine's loop goes round; gives the listening socket.\n"
