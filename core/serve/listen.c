@@ -17,7 +17,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-
 enum { BACKLOG = 1024, TCP_LISTENING = 0x0A };
 
 /* Inode of the socket that listens on port, 0 when none is seen. */
