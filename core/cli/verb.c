@@ -153,9 +153,16 @@ int mc_cmd_verb(int argc, char **argv, const struct mc_lua_half *lua)
 
     if (rc < 0) {
         params = json_array();
+        rc = 0;
         for (int i = 0; i < a.n_pos; i++)
-            json_array_append_new(params, json_string(a.pos[i]));
-        rc = mc_cli_call(set.socket, argv[0], params, json);
+            rc |= json_array_append_new(params, json_string(a.pos[i]));
+        if (rc == 0) {
+            rc = mc_cli_call(set.socket, argv[0], params, json);
+        } else {
+            fprintf(stderr, "mascon: %s: an argument is not valid UTF-8\n", a.word);
+            json_decref(params);
+            rc = 2;
+        }
     }
     mc_settings_free(&set);
     return rc;

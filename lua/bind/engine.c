@@ -1,6 +1,7 @@
 /* engine.c - the verbs and the model's texts for Lua. OWNS nothing. THREAD: the VM's. */
 #include "lua/bind/engine.h"
 
+#include "core/base/utf8.h"
 #include "core/serve/admin.h"
 #include "lua/bind/bind.h"
 #include "lua/bind/json.h"
@@ -15,12 +16,17 @@ static int l_verb(lua_State *L)
     int n = lua_gettop(L), i;
     json_t *args, *out = NULL;
     struct mc_err err;
+    const char *s;
+    size_t len;
     int rc;
 
     luaL_argcheck(L, n <= ARGS_MAX, n, "too many arguments");
-    for (i = 2; i <= n; i++)
-        if (!lua_isnil(L, i))
-            luaL_checkstring(L, i); /* numbers become text here, where it may raise */
+    for (i = 2; i <= n; i++) {
+        if (lua_isnil(L, i))
+            continue;
+        s = luaL_checklstring(L, i, &len); /* numbers become text here, where it may raise */
+        luaL_argcheck(L, mc_utf8_valid(s, len), i, "not valid UTF-8");
+    }
     args = json_array();
     for (i = 2; i <= n; i++)
         if (!lua_isnil(L, i))

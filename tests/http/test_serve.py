@@ -191,6 +191,12 @@ def a_second_signal_and_the_end_of_the_grace_stop_at_once():
 
 def the_drain_verb_ends_the_server():
     with Server() as s:
+        # an argument that can't be sent is not one that was left out
+        status, _, err = mascon("drain", b"\xff", "--socket", s.socket)
+        assert status == 2 and "UTF-8" in err, err
+        status, out = s.attach("mc.engine.drain('\\255')")
+        assert status == 1 and "UTF-8" in out, out
+        assert s.get("/ready")[0] == 200
         assert verb(s, "drain", "5")[0] == 0
         assert s.process.wait(10) == 0
 
