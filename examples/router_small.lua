@@ -1,4 +1,4 @@
---- router_small.lua - short prompts go to the small model, all others to the large one.
+--- router_small.lua - short prompts go to the small model, others to the large.
 --
 --   mascon serve large=MODEL small=MODEL2 --policies mine
 --
@@ -36,10 +36,13 @@ function R.route(req)
 end
 
 function R.tests(t)
-  local function asked(body) return t.route { method = "POST", json = body }.model end
+  local function asked(body)
+    return t.route { method = "POST", json = body }.model
+  end
   t.it("sends short prompts to the small model", function()
     t.expect(asked { prompt = "2+2=" }):is(small)
-    t.expect(asked { messages = { { role = "user", content = "Hi" } } }):is(small)
+    local hi = { { role = "user", content = "Hi" } }
+    t.expect(asked { messages = hi }):is(small)
   end)
   t.it("leaves long prompts and named models where they are", function()
     t.expect(asked { prompt = ("x"):rep(bytes + 1) }):is(nil)

@@ -1,16 +1,22 @@
---- sampler_ab.lua - an experiment: some sequences are sampled another way, and counted.
+--- sampler_ab.lua - an experiment: some sequences are sampled another way.
 --
 -- Copy it into your policy directory; in init.lua:
 --   sampler = "sampler_ab",
---   opts = { sampler_ab = { share = 0.1, b = { temperature = 0.5, min_p = 0.1 } } },
--- Which arm a sequence is in comes from its own seed, so that a repeated request is in the
--- same. /metrics has mascon_ab_sequences_total{arm} and, of the tokens that each arm took
--- out of the 16 likeliest, how likely they were: mascon_ab_token_p_sum over _count.
+--   opts = { sampler_ab = {
+--     share = 0.1,
+--     b = { temperature = 0.5, min_p = 0.1 },
+--   } },
+-- Which arm a sequence is in (a, or b for that share of them) comes from its
+-- seed: a repeated request is in the same one. Both are counted: /metrics has
+-- mascon_ab_sequences_total{arm} and, of the tokens that each arm took out of
+-- the 16 likeliest, how likely they were: mascon_ab_token_p_sum over _count.
 
 local S = { api = 1, kind = "sampler", state = { arm = 0 } }
 
-local sequences = mc.metrics.counter("ab_sequences", "sequences in an arm", { "arm" })
-local likely = mc.metrics.histogram("ab_token_p", "probability of the tokens taken", { "arm" },
+local sequences = mc.metrics.counter("ab_sequences", "sequences in an arm",
+  { "arm" })
+local likely = mc.metrics.histogram("ab_token_p",
+  "probability of the tokens taken", { "arm" },
   { 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99 })
 local NAME = { [0] = "a", "b" }
 local share, changes
@@ -49,8 +55,9 @@ function S.tests(t)
   t.it("puts each seed into one arm, and about its share into b", function()
     local n = 0
     for seed = 1, 200 do
-      local one = t.chain { seed = seed, want = { temperature = 7 } }.temperature
-      local two = t.chain { seed = seed, want = { temperature = 7 } }.temperature
+      local asked = { seed = seed, want = { temperature = 7 } }
+      local one = t.chain(asked).temperature
+      local two = t.chain(asked).temperature
       t.expect(one):is(two)
       n = n + (one == 7 and 0 or 1)
     end

@@ -1,6 +1,8 @@
---- sampler_no_e.lua - never the letter e; past 60 tokens, end a sentence when offered.
+--- sampler_no_e.lua - never the letter e; a full stop past 60 tokens.
 --
--- Copy it into your policy directory and say sampler = "sampler_no_e" in init.lua.
+-- Past the 60th token, one that ends a sentence is taken as soon as it is among
+-- the candidates. Copy this into your policy directory and say
+-- sampler = "sampler_no_e" in init.lua.
 
 local S = { api = 1, kind = "sampler", state = { ended = 0 } }
 local with_e, stop
@@ -10,7 +12,12 @@ function S.init()
 end
 
 function S.chain(seq, want) -- applied on the device, in a fixed order
-  return { ban = with_e, temperature = want.temperature, min_p = 0.05, keep = 32 }
+  return {
+    ban = with_e,
+    temperature = want.temperature,
+    min_p = 0.05,
+    keep = 32,
+  }
 end
 
 function S.pick(c, seq) -- c.n <= 32, sorted, 1-based
@@ -24,7 +31,7 @@ function S.pick(c, seq) -- c.n <= 32, sorted, 1-based
 end
 
 function S.tests(t)
-  t.it("ends a sentence past 60 tokens, when a stop is among the candidates", function()
+  t.it("ends a sentence past 60 tokens, when a stop is offered", function()
     local list = {}
     for id = 0, 63 do list[#list + 1] = { id = id } end
     list.drawn = 5

@@ -1,10 +1,11 @@
 -- json_retry.lua: an object of JSON from a model that is not sure to write one.
 --
 -- Copy it to the routes/ of your policies and name it in init.lua, then
---   curl localhost:8000/v1/json -d '{"prompt": "A cat, as JSON with name and age:",
+--   curl localhost:8000/v1/json -d '{
+--     "prompt": "A cat, as JSON with name and age:",
 --     "fields": {"name": "string", "age": "number"}}'
--- What the model wrote is mended (prose around it, an open end, a comma too many); when that
--- is not enough it is asked again and shown what was wrong.
+-- What the model wrote is mended (prose around it, an open end, a comma too
+-- many); when that is not enough it is asked again and shown what was wrong.
 local R = { api = 1, kind = "routes" }
 
 local CLOSE = { ["{"] = "}", ["["] = "]" }
@@ -65,22 +66,38 @@ local function object_of(text, fields)
   return value
 end
 
-R["POST /v1/json"] = { schema = { prompt = "string 1..100000", fields = "object?",
-  tries = "integer? 1..8", max_tokens = "integer? 1..4096" }, handler = function(req, res)
+local SCHEMA = {
+  prompt = "string 1..100000",
+  fields = "object?",
+  tries = "integer? 1..8",
+  max_tokens = "integer? 1..4096",
+}
+
+R["POST /v1/json"] = { schema = SCHEMA, handler = function(req, res)
   local b = req.data
   local prompt, wrong = b.prompt, nil
   for try = 1, b.tries or 3 do
-    local s, err = mc.submit { prompt = prompt, limit = b.max_tokens or 256,
-      temperature = try == 1 and 0 or 0.7, seed = try }
+    local s, err = mc.submit {
+      prompt = prompt,
+      limit = b.max_tokens or 256,
+      temperature = try == 1 and 0 or 0.7,
+      seed = try,
+    }
     local r
     if s then r, err = s:wait() end
     if not r then return res:fail(err) end
     local value
     value, wrong = object_of(r.text, b.fields)
-    if value ~= nil then return res:json { value = value, tries = try, text = r.text } end
-    prompt = ("%s\n%s\nThat is wrong: %s. Only the JSON:\n"):format(b.prompt, r.text, wrong)
+    if value ~= nil then
+      return res:json { value = value, tries = try, text = r.text }
+    end
+    prompt = ("%s\n%s\nThat is wrong: %s. Only the JSON:\n")
+      :format(b.prompt, r.text, wrong)
   end
-  res:fail { code = "internal_error", message = "no answer was JSON: " .. tostring(wrong) }
+  res:fail {
+    code = "internal_error",
+    message = "no answer was JSON: " .. tostring(wrong),
+  }
 end }
 
 function R.tests(t)
