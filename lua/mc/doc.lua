@@ -1,12 +1,13 @@
 --- doc.lua: the reference as data, read from the annotations in lua/mc/meta.
 --
--- Trusted, and run by lua/reference.lua outside of the program. What editors read is what
--- help(), completion and the reference page say: there is no other text.
+-- Trusted, and run by lua/reference.lua outside of the program. What editors
+-- read is what help(), completion and the reference page say: there is no other
+-- text.
 
 local M = {}
 
--- "name type text" of a @param, @field or @return: a type may hold spaces inside brackets
--- and around | and ->.
+-- "name type text" of a @param, @field or @return: a type may hold spaces
+-- inside brackets and around | and ->.
 local function split_type(text)
   local depth, i = 0, 1
   while i <= #text do
@@ -33,8 +34,10 @@ end
 
 local function fresh() return { doc = {}, params = {}, returns = {} } end
 
---- The entries of one meta file, in its order: {name, args, doc, params, returns} of a
--- function, {name, class = true, doc, fields} of a class; and the text at its head.
+--- The entries of one meta file, in its order: {name, args, doc, params,
+-- returns} of a function, {name, class = true, doc, fields} of a class; and the
+-- text at its head. What a field says stands behind its type, or in the lines
+-- before it.
 function M.read(source)
   local entries, head, now, class = {}, {}, fresh(), nil
   for line in source:gmatch("([^\n]*)\n") do
@@ -47,7 +50,9 @@ function M.read(source)
       if about ~= "" then class.doc[#class.doc + 1] = about end
       entries[#entries + 1], now = class, fresh()
     elseif tag == "field" and class then
-      class.fields[#class.fields + 1] = named(rest)
+      local field = named(rest)
+      if #now.doc > 0 then field.doc = table.concat(now.doc, " ") end
+      class.fields[#class.fields + 1], now = field, fresh()
     elseif tag == "param" then
       now.params[#now.params + 1] = named(rest)
     elseif tag == "return" then
@@ -67,15 +72,17 @@ function M.read(source)
   return entries, head
 end
 
+local function behind(doc) return doc ~= "" and "  " .. doc or "" end
+
 --- What a name takes and gives, as lines: for help().
 function M.text(e)
   local out = { e.class and e.name or e.name .. e.args }
   for _, line in ipairs(e.doc) do out[#out + 1] = line end
   for _, f in ipairs(e.class and e.fields or e.params) do
-    out[#out + 1] = ("  %s %s%s"):format(f.name, f.type, f.doc ~= "" and "  " .. f.doc or "")
+    out[#out + 1] = ("  %s %s%s"):format(f.name, f.type, behind(f.doc))
   end
   for _, r in ipairs(e.returns or {}) do
-    out[#out + 1] = ("  -> %s%s"):format(r.type, r.doc ~= "" and "  " .. r.doc or "")
+    out[#out + 1] = ("  -> %s%s"):format(r.type, behind(r.doc))
   end
   return table.concat(out, "\n")
 end

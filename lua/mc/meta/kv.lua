@@ -1,19 +1,20 @@
 ---@meta mc.context
--- Contexts that are kept: whole pages of 64 tokens of what a sequence has run, held until they
--- are dropped or their request, task or session ends; at most a quarter of the pool.
+-- Contexts that are kept: whole pages of 64 tokens of what a sequence has run,
+-- held until they are dropped or their request, task or session ends; at most a
+-- quarter of the pool.
 
 ---@class mc.Context of seq:snapshot and mc.kv.load
 
---- A context out of a file of --kv-dir (w), checked before it is believed: the same model, --kv and
---- --ranks wrote it. opts: {model, salt}.
+--- A context out of a file of --kv-dir (w), checked before it is believed: the
+--- same model, --kv and --ranks wrote it. opts: {model, salt}.
 ---@param name string
 ---@param opts table?
 ---@return mc.Context? context
 ---@return mc.Error? err
 function mc.kv.load(name, opts) end
 
---- The context of a sequence's tokens so far, as far as it is in whole pages that are done. opts:
---- {salt, tenant} where mc.submit had them.
+--- The context of a sequence's tokens so far, as far as it is in whole pages
+--- that are done. opts: {salt, tenant} where mc.submit had them.
 ---@param opts table?
 ---@return mc.Context? context
 ---@return mc.Error? err

@@ -1,7 +1,8 @@
 ---@meta mc
--- The API of edge and REPL VMs: what editors show, what help() prints, what this program's
--- scripts may call. (w): it waits, so it works where a coroutine can yield. Every function
--- returns a value, or nil and an mc.Error; misuse raises.
+-- The API of edge and REPL VMs: what editors show, what help() prints, what
+-- this program's scripts may call. (w): it waits, so it works where a coroutine
+-- can yield. Every function returns a value, or nil and an mc.Error; misuse
+-- raises.
 
 ---@class mc.Error
 ---@field code string "invalid_value", "overloaded", ...
@@ -13,7 +14,8 @@
 ---@class mc.Request what a handler is given
 ---@field method string
 ---@field path string
----@field params table<string, string> of a path like "GET /v1/x/{id}" or "{rest*}"
+--- of a path like "GET /v1/x/{id}" or "{rest*}"
+---@field params table<string, string>
 ---@field query table<string, string>
 ---@field headers table<string, string> names in lower case
 ---@field tenant string of the API key, or ""
@@ -22,23 +24,28 @@
 ---@field id string x-request-id
 ---@field ip string the client's address, past the --trusted-proxies
 
----@class mc.Route a route's table: ["POST /v1/x/{id}"] = { handler = fn, rate = { 5, 20 } }
+--- a route's table: ["POST /v1/x/{id}"] = { handler = fn, rate = { 5, 20 } }
+---@class mc.Route
 ---@field handler function? function(req, res)
----@field files string? instead of a handler: shows this folder of the policy directory
+--- instead of a handler: shows this folder of the policy directory
+---@field files string?
 ---@field auth boolean? false: no API key is asked for
 ---@field tenants string[]? only these tenants' keys
 ---@field rate number[]? { requests a second of one caller, how many at once }
 ---@field concurrency integer? how many of it run at once; more get 429
 ---@field body_max integer? bytes
 ---@field timeout number? seconds
----@field schema table? what the body must look like; the handler finds it in req.data
+--- what the body must look like; the handler finds it in req.data
+---@field schema table?
 
 ---@class mc.Submit
 ---@field model string? of several; else the router's choice, else the first
 ---@field prompt string? text, or a list of token ids
----@field messages table[]? a conversation, rendered by the model's chat template
+--- a conversation, rendered by the model's chat template
+---@field messages table[]?
 ---@field ids userdata? a prompt as mc.chat.render made it
----@field limit integer? tokens to generate at most; 0: only the prompt is run; -1: as room allows
+--- tokens to generate at most; 0: only the prompt is run; -1: as room allows
+---@field limit integer?
 ---@field temperature number?
 ---@field top_p number?
 ---@field top_k integer?
@@ -54,7 +61,8 @@
 ---@field ignore_eos boolean?
 ---@field logit_bias table<string, number>?
 ---@field logprobs integer? top logprobs a token
----@field prompt_logprobs boolean? the prompt's too, shown by res:stream; no prefix is reused
+--- the prompt's too, shown by res:stream; no prefix is reused
+---@field prompt_logprobs boolean?
 ---@field lane integer?
 ---@field priority integer?
 ---@field deadline number? seconds from now until it is given up
@@ -62,14 +70,20 @@
 ---@field slo_token number? seconds a token wanted
 ---@field salt string? prefixes are shared among equal salts only
 ---@field keep_special boolean? control tokens show in the text
----@field from userdata? a context (seq:snapshot, mc.kv.load): prompt, if any, goes on behind it
----@field capture mc.Capture? what seq:wait() shows of the model's inside; no prefix is reused
----@field steer mc.Steer[]? vectors added while it runs, at most 8; it shares no KV with others
+--- a context (seq:snapshot, mc.kv.load): prompt, if any, goes on behind it
+---@field from userdata?
+--- what seq:wait() shows of the model's inside; no prefix is reused
+---@field capture mc.Capture?
+--- vectors added while it runs, at most 8; it shares no KV with others
+---@field steer mc.Steer[]?
 
----@class mc.Capture rows are of positions: of the prompt, then of the tokens but the last
----@field hidden integer|integer[]|nil layers: 0 is the embeddings, i what the i-th layer leaves
+--- rows are of positions: of the prompt, then of the tokens but the last
+---@class mc.Capture
+--- layers: 0 is the embeddings, i what the i-th layer leaves
+---@field hidden integer|integer[]|nil
 ---@field norm boolean? what the last norm leaves: r.norm
----@field logits boolean? the raw logits that each token was drawn from: r.logits, f32
+--- the raw logits that each token was drawn from: r.logits, f32
+---@field logits boolean?
 
 ---@class mc.Steer
 ---@field layer integer as mc.Capture counts them
@@ -82,10 +96,11 @@
 ---@field state string "running", "ended"
 ---@field ids integer[] prompt, then the tokens taken
 
---- Starts a sequence (w). The prompt is prompt, messages or ids; see mc.Submit for the rest.
+--- Starts a sequence (w). The prompt is prompt, messages or ids; see mc.Submit
+--- for the rest.
 ---
 --- ```lua
---- local s = assert(mc.submit { prompt = "The Moon is", limit = 16, temperature = 0 })
+--- local s = assert(mc.submit { prompt = "The Moon is", limit = 16 })
 --- print(s:wait().text)
 --- ```
 ---@param opts mc.Submit
@@ -93,8 +108,8 @@
 ---@return mc.Error? err
 function mc.submit(opts) end
 
---- The next token {id, text, logprob, hidden} (w), hidden the captured rows that it came from;
---- nil at the end; nil, err when it failed.
+--- The next token {id, text, logprob, hidden} (w), hidden the captured rows
+--- that it came from; nil at the end; nil, err when it failed.
 function seq:next() end
 
 --- for t in seq:tokens() do ... end (w)
@@ -105,24 +120,29 @@ function seq:next() end
 --- ```
 function seq:tokens() end
 
---- Runs to the end (w): {text, finish, n, mean_logprob, usage, hidden, norm, logits}, or nil, err;
---- hidden[layer], norm and logits are tensors, where capture asked for them.
+--- Runs to the end (w): {text, finish, n, mean_logprob, usage, hidden, norm,
+--- logits}, or nil, err; hidden[layer], norm and logits are tensors, where
+--- capture asked for them.
 function seq:wait() end
 
---- A sequence that goes on from this one's prompt and tokens; they share KV pages.
+--- A sequence that goes on from this one's prompt and tokens; they share KV
+--- pages.
 ---
 --- ```lua
 --- local root = assert(mc.submit { prompt = "Once upon a time", limit = 0 })
 --- root:wait()
---- for seed = 1, 2 do print(root:fork { seed = seed, limit = 8, temperature = 1 }:wait().text) end
+--- for seed = 1, 2 do
+---   local s = root:fork { seed = seed, limit = 8, temperature = 1 }
+---   print(s:wait().text)
+--- end
 --- ```
 ---@param opts mc.Submit
 ---@return mc.Seq? seq
 ---@return mc.Error? err
 function seq:fork(opts) end
 
---- A sequence that goes on from this one's prompt and tokens with a text behind them (w); what
---- is there already is not run again.
+--- A sequence that goes on from this one's prompt and tokens with a text behind
+--- them (w); what is there already is not run again.
 ---@param text string
 ---@param opts mc.Submit?
 ---@return mc.Seq? seq
@@ -138,11 +158,13 @@ function seq:cancel(why) end
 --- It goes on when the request or session that made it has ended.
 function seq:detach() end
 
---- Live sequences: {id, request, model, state, lane, tenant, n_prompt, n_gen, age}. filter:
---- {model, state, tenant, older}.
+--- Live sequences: {id, request, model, state, lane, tenant, n_prompt, n_gen,
+--- age}. filter: {model, state, tenant, older}.
 ---
 --- ```lua
---- for _, row in ipairs(mc.seqs { older = 60 }) do mc.cancel(row.id, "older than a minute") end
+--- for _, row in ipairs(mc.seqs { older = 60 }) do
+---   mc.cancel(row.id, "older than a minute")
+--- end
 --- ```
 ---@param filter table?
 ---@return table[]? rows
@@ -158,20 +180,22 @@ function mc.seq(id) end
 ---@param why string?
 function mc.cancel(id, why) end
 
---- What a sequence or a request went through: a list of lives {id, request, end, events}, each
---- event {t, what, generation, skipped, why}: skipped counts the steps until the next event in
---- which it could have run and did not, why the reasons. The last that ended are known too.
+--- What a sequence or a request went through: a list of lives {id, request,
+--- end, events}, each event {t, what, generation, skipped, why}: skipped counts
+--- the steps until the next event in which it could have run and did not, why
+--- the reasons. The last that ended are known too.
 ---@param id string
 ---@return table[]? lives
 ---@return mc.Error? err
 function mc.why(id) end
 
---- What `mascon top` shows: counters, pages, lanes of a model (the first), sequences. REPL only.
+--- What `mascon top` shows: counters, pages, lanes of a model (the first),
+--- sequences. REPL only.
 ---@param model string?
 function mc.top(model) end
 
---- State, model, load: what `mascon status` shows. Of several models: of all, with a row for
---- each in models; or of the one that is named.
+--- State, model, load: what `mascon status` shows. Of several models: of all,
+--- with a row for each in models; or of the one that is named.
 ---@param model string?
 function mc.engine.status(model) end
 
@@ -179,11 +203,12 @@ function mc.engine.status(model) end
 ---@param model string?
 function mc.engine.stats(model) end
 
---- What is served: {id, created, max_context, family, n_layer, hidden, max_tokens_default}.
+--- What is served: {id, created, max_context, family, n_layer, hidden,
+--- max_tokens_default}.
 function mc.engine.models() end
 
---- The row of mc.engine.models that a name means: nil is the router's choice, else the first, as
---- "default" is.
+--- The row of mc.engine.models that a name means: nil is the router's choice,
+--- else the first, as "default" is.
 ---@param name string?
 ---@return table? row
 ---@return mc.Error? err
@@ -197,9 +222,9 @@ function mc.engine.drain(seconds) end
 ---@param settings table
 function mc.engine.set(settings) end
 
---- KV pages of a model, else of the first: {model, total, free, held, cached, pending,
---- page_tokens, host_total, host_free}; the last two of host memory, where preempted
---- sequences wait.
+--- KV pages of a model, else of the first: {model, total, free, held, cached,
+--- pending, page_tokens, host_total, host_free}; the last two of host memory,
+--- where preempted sequences wait.
 ---@param model string?
 function mc.kv.stats(model) end
 
@@ -217,9 +242,10 @@ function kv:bytes() end
 --- Lets them go: they may be evicted again.
 function kv:drop() end
 
---- Reads a prompt unless that was done, and keeps its whole pages: {prompt =, ttl = seconds (nil:
---- until they are dropped), tenant =, model =}. At most half of the pool is kept; a sequence
---- that can't go on otherwise takes the oldest. Waits.
+--- Reads a prompt unless that was done, and keeps its whole pages: {prompt =,
+--- ttl = seconds (nil: until they are dropped), tenant =, model =}. At most
+--- half of the pool is kept; a sequence that can't go on otherwise takes the
+--- oldest. Waits.
 ---@param o table
 ---@return mc.Kv? kept
 ---@return mc.Error? err
@@ -241,8 +267,9 @@ function mc.kv.pins() end
 ---@return mc.Error? err
 function mc.kv.cached(prompt, tenant, model) end
 
---- A KV page's bytes in hexadecimal, of one layer (0), or of an index's keys ("index0"): {page,
---- state, tag, layout, rank, layers, indexes, bytes}. REPL only.
+--- A KV page's bytes in hexadecimal, of one layer (0), or of an index's keys
+--- ("index0"): {page, state, tag, layout, rank, layers, indexes, bytes}. REPL
+--- only.
 ---@param page integer
 ---@param layer integer|string|nil
 ---@param rank integer?
@@ -252,25 +279,28 @@ function mc.kv.dump(page, layer, rank, model) end
 --- What runs: directory, generations, files. REPL only.
 function mc.policy.list() end
 
---- Tries files as a reload would, without running them: {hooks, files, views, plan_us,
---- plan_us_worst, starved}, or nil, err with file, line and reason. path: a directory, a file, or a
---- name in the policy directory; nil: the directory. REPL only.
+--- Tries files as a reload would, without running them: {hooks, files, views,
+--- plan_us, plan_us_worst, starved}, or nil, err with file, line and reason.
+--- path: a directory, a file, or a name in the policy directory; nil: the
+--- directory. REPL only.
 ---@param path string?
 ---@return table? tried
 ---@return mc.Error? err
 function mc.policy.check(path) end
 
---- What differs between two generations, as `diff -u` shows it: "live", "kept", "disk" or a
---- number. Without arguments: what a reload would change. REPL only.
+--- What differs between two generations, as `diff -u` shows it: "live", "kept",
+--- "disk" or a number. Without arguments: what a reload would change. REPL
+--- only.
 ---@param from string|integer|nil
 ---@param to string|integer|nil
 ---@return string? text
 ---@return mc.Error? err
 function mc.policy.diff(from, to) end
 
---- Lets a candidate plan beside the live scheduler, on real views, never applied: begins with
---- a path as check takes it, ends with "off", tells what it did without: {views, differ,
---- rows_only_live, rows_only_shadow, rows_other, plan_us, plan_us_worst, error}. REPL only.
+--- Lets a candidate plan beside the live scheduler, on real views, never
+--- applied: begins with a path as check takes it, ends with "off", tells what
+--- it did without: {views, differ, rows_only_live, rows_only_shadow,
+--- rows_other, plan_us, plan_us_worst, error}. REPL only.
 ---@param path string?
 ---@return table? report
 ---@return mc.Error? err
@@ -302,8 +332,8 @@ function mc.vocab.decode(ids, special, model) end
 ---@return integer[]
 function mc.vocab.table(ids) end
 
---- Messages as a prompt for mc.submit{ids =} (w). opts: {add_generation_prompt, kwargs,
---- tools, model}.
+--- Messages as a prompt for mc.submit{ids =} (w). opts: {add_generation_prompt,
+--- kwargs, tools, model}.
 ---@param messages table[]
 ---@param opts table?
 ---@return userdata? ids
@@ -337,8 +367,8 @@ function mc.json.map() end
 ---@param t table
 function mc.json.keys(t) end
 
---- What a table out of JSON is: "object", "array", "null", or "number" (one that Lua can't keep
---- as it was written: {value, text}).
+--- What a table out of JSON is: "object", "array", "null", or "number" (one
+--- that Lua can't keep as it was written: {value, text}).
 ---@param t table
 ---@return string
 function mc.json.kind(t) end
@@ -365,12 +395,13 @@ function mc.shared.set(key, value, ttl) end
 ---@param ttl number?
 function mc.shared.incr(key, by, ttl) end
 
---- Takes n out of a bucket that holds burst and fills at rate a second: true, or nil, err with
---- retry_after.
+--- Takes n out of a bucket that holds burst and fills at rate a second: true,
+--- or nil, err with retry_after.
 ---
 --- ```lua
 --- return { api = 1, kind = "routes", ["GET /hello"] = function(req, res)
----   local ok, err = mc.shared.take("hello/" .. req.tenant, 1, 5, 10) -- 5 a second, 10 at once
+---   local bucket = "hello/" .. req.tenant
+---   local ok, err = mc.shared.take(bucket, 1, 5, 10) -- 5 a second, 10 at once
 ---   if not ok then return res:fail(err) end -- 429 with retry-after
 ---   res:json { hello = req.query.name or "world" }
 --- end }
@@ -389,7 +420,12 @@ function mc.sleep(seconds) end
 ---
 --- ```lua
 --- local tasks = {}
---- for i = 1, 3 do tasks[i] = mc.spawn(function() mc.sleep(0.01) return i * i end) end
+--- for i = 1, 3 do
+---   tasks[i] = mc.spawn(function()
+---     mc.sleep(0.01)
+---     return i * i
+---   end)
+--- end
 --- for _, t in ipairs(tasks) do print(t:join()) end
 --- ```
 ---@param fn function
@@ -400,12 +436,17 @@ function task:join() end
 
 function task:cancel() end
 
---- Runs fn every so many seconds, of one process once, in a VM of its own; said while a file
---- loads (its top level or init). A run that fails is logged, and the next comes.
+--- Runs fn every so many seconds, of one process once, in a VM of its own; said
+--- while a file loads (its top level or init). A run that fails is logged, and
+--- the next comes.
 ---
 --- ```lua
---- mc.every(60, function() mc.log.info("still here", { waiting = mc.engine.status().waiting }) end)
---- return { api = 1, kind = "routes", ["GET /x"] = function(_, res) res:json { ok = true } end }
+--- mc.every(60, function()
+---   mc.log.info("still here", { waiting = mc.engine.status().waiting })
+--- end)
+--- return { api = 1, kind = "routes", ["GET /x"] = function(_, res)
+---   res:json { ok = true }
+--- end }
 --- ```
 ---@param seconds number
 ---@param fn function
@@ -417,14 +458,17 @@ function mc.now() end
 --- Unix seconds.
 function mc.time() end
 
----@class mc.config every setting by its key, to read: mc.config.max_waiting; in hooks too
+--- every setting by its key, to read: mc.config.max_waiting; in hooks too
+---@class mc.config
 
--- Metrics are declared at a file's top or in init, and counted anywhere, hooks included.
+-- Metrics are declared at a file's top or in init, and counted anywhere, hooks
+-- included.
 
 --- A counter for /metrics: c:inc(1, "label's value").
 ---
 --- ```lua
---- local asked = mc.metrics.counter("asked_total", "requests to /count", { "who" })
+--- local asked =
+---   mc.metrics.counter("asked_total", "requests to /count", { "who" })
 --- return { api = 1, kind = "routes", ["GET /count"] = function(req, res)
 ---   asked:inc(1, req.tenant)
 ---   res:json { ok = true }
@@ -464,14 +508,16 @@ function mc.log.warn(message, fields) end
 ---@param fields table?
 function mc.log.error(message, fields) end
 
---- Sets a unit's level: "debug", "info", "warn", "error", "off". One argument sets that of all
---- units that have none of their own; without any it tells them.
+--- Sets a unit's level: "debug", "info", "warn", "error", "off". One argument
+--- sets that of all units that have none of their own; without any it tells
+--- them.
 ---@param unit string?
 ---@param level string?
 function mc.log.level(unit, level) end
 
---- The body as JSON, checked: { prompt = "string", n = "integer? 1..16" }. When it is wrong the
---- client has its 400 and the handler ends here. It is read once: a router may read and change it.
+--- The body as JSON, checked: { prompt = "string", n = "integer? 1..16" }. When
+--- it is wrong the client has its 400 and the handler ends here. It is read
+--- once: a router may read and change it.
 ---
 --- ```lua
 --- return { api = 1, kind = "routes", ["POST /shout"] = function(req, res)
@@ -509,7 +555,8 @@ function res:fail(err) end
 ---@param value string
 function res:header(key, value) end
 
---- A file of a folder in the policy directory, as it is now; a client that has it gets 304.
+--- A file of a folder in the policy directory, as it is now; a client that has
+--- it gets 304.
 ---@param folder string
 ---@param name string
 function res:file(folder, name) end
@@ -532,7 +579,8 @@ function res:event(value, name) end
 ---@param text string
 function res:write(text) end
 
---- Lets C stream sequences in a dialect: "chat", "completion", or {dialect =, stream =, ...} (w).
+--- Lets C stream sequences in a dialect: "chat", "completion", or {dialect =,
+--- stream =, ...} (w).
 ---@param seqs mc.Seq|mc.Seq[]
 ---@param dialect string|table
 function res:stream(seqs, dialect) end

@@ -1,6 +1,6 @@
 ---@meta mc.step
--- What the hooks of schedulers and samplers see. They never wait; handles are good until the
--- hook returns.
+-- What the hooks of schedulers and samplers see. They never wait; handles are
+-- good until the hook returns.
 
 --- What a scheduler's file returns:
 ---
@@ -20,12 +20,17 @@
 ---@class mc.Scheduler
 ---@field api integer 1
 ---@field kind string "scheduler"
----@field plan fun(view: mc.View, plan: mc.Plan) before every step: what runs in it
----@field evict fun(view: mc.View, need: integer)? before plan, when running rows need pages that are not there: view:preempt some
----@field admit fun(row: mc.Row): boolean?, string? true to take a request in; nil, code ("overloaded") to refuse it
+--- before every step: what runs in it
+---@field plan fun(view: mc.View, plan: mc.Plan)
+--- before plan, when running rows need pages that are not there: view:preempt
+--- some
+---@field evict fun(view: mc.View, need: integer)?
+--- true to take a request in; nil, code ("overloaded") to refuse it
+---@field admit fun(row: mc.Row): boolean?, string?
 ---@field init fun(opts: table)? with opts of init.lua for this file
 ---@field tests fun(t: mc.Test)?
----@field state table<string, number>? numbers that outlive reloads, by name: view.state.turn
+--- numbers that outlive reloads, by name: view.state.turn
+---@field state table<string, number>?
 ---@field why string[]? texts for plan:hold and `mascon why`
 
 --- What a sampler's file returns:
@@ -36,9 +41,11 @@
 ---
 --- function S.init() stops = mc.vocab.set("%.$") end
 ---
---- function S.chain(seq, want) return { temperature = want.temperature, min_p = 0.05, keep = 8 } end
+--- function S.chain(seq, want)
+---   return { temperature = want.temperature, min_p = 0.05, keep = 8 }
+--- end
 ---
---- function S.pick(cands, seq) -- past 60 tokens: end a sentence when one is offered
+--- function S.pick(cands, seq) -- past 60 tokens, take a full stop if offered
 ---   for i = 1, seq.done > 60 and cands.n or 0 do
 ---     if stops:has(cands:id(i)) then
 ---       seq.state.ended = 1
@@ -53,8 +60,10 @@
 ---@class mc.Sampler
 ---@field api integer 1
 ---@field kind string "sampler"
----@field chain fun(seq: mc.PickSeq, want: mc.Want): mc.Want|table once a sequence: what to sample with
----@field pick fun(cands: mc.Cands, seq: mc.PickSeq): integer? once a token: an id, or nil for the device's own
+--- once a sequence: what to sample with
+---@field chain fun(seq: mc.PickSeq, want: mc.Want): mc.Want|table
+--- once a token: an id, or nil for the device's own
+---@field pick fun(cands: mc.Cands, seq: mc.PickSeq): integer?
 ---@field init fun(opts: table)?
 ---@field tests fun(t: mc.Test)?
 ---@field state table<string, number>? numbers of each sequence: seq.state.turn
@@ -65,7 +74,9 @@
 --- local C = { api = 1, kind = "cache" }
 ---
 --- function C.keep(blocks) -- a minute longer for each time that it was of use
----   for _, block in blocks:all() do block.score = block.t_used + 60 * block.hits end
+---   for _, block in blocks:all() do
+---     block.score = block.t_used + 60 * block.hits
+---   end
 --- end
 ---
 --- return C
@@ -73,11 +84,14 @@
 ---@class mc.CachePolicy
 ---@field api integer 1
 ---@field kind string "cache"
----@field keep fun(blocks: mc.Blocks) when pages are short: scores the blocks cached since; the lowest go first
+--- when pages are short: scores the blocks cached since; the lowest go first
+---@field keep fun(blocks: mc.Blocks)
 ---@field init fun(opts: table)?
 ---@field tests fun(t: mc.Test)?
 
----@class mc.Blocks at most 256 pages of prefixes that nobody holds; each is shown once for every time that it became cached
+--- at most 256 pages of prefixes that nobody holds; each is shown once for
+--- every time that it became cached
+---@class mc.Blocks
 ---@field n integer
 local Blocks = {}
 
@@ -90,20 +104,26 @@ function Blocks:all() end
 ---@field depth integer pages of its prefix before it
 ---@field hits integer times that it was reused
 ---@field t_used number when it was last given back, in seconds
----@field score number to be set, and not to NaN; at first t_used, which makes the least recently used go
+--- to be set, and not to NaN; at first t_used, which makes the least recently
+--- used go
+---@field score number
 
 ---@class mc.View a step that is about to be planned
 ---@field now number seconds, on the clock of the rows' times
 ---@field step number how many steps were run
----@field tokens_left integer that this step may still run; falls as the plan grants
+--- that this step may still run; falls as the plan grants
+---@field tokens_left integer
 ---@field rows_left integer
 ---@field kv_free integer pages free or evictable; falls as the plan grants
 ---@field kv_total integer
 ---@field p_tokens integer tokens a page
 ---@field p_pending integer pages that come back when work in flight ends
 ---@field p_host_free integer pages that host memory has room for
----@field swap_bytes_us number bytes that move there or back in a microsecond, as measured
----@field p_reserve integer pages that running rows will take for their next page of tokens: what a start should leave
+--- bytes that move there or back in a microsecond, as measured
+---@field swap_bytes_us number
+--- pages that running rows will take for their next page of tokens: what a
+--- start should leave
+---@field p_reserve integer
 ---@field tok_cap integer tokens a step
 ---@field row_cap integer rows a step
 ---@field n_row integer rows shown
@@ -118,8 +138,8 @@ function Blocks:all() end
 ---@field state table the policy's declared numbers
 local View = {}
 
---- Rows that generate or read their prompt. order: "arrival" (default), "due", "priority",
---- "shortest", "youngest", "vtime", "group".
+--- Rows that generate or read their prompt. order: "arrival" (default), "due",
+--- "priority", "shortest", "youngest", "vtime", "group".
 ---@param order string?
 ---@return fun(), any, integer
 function View:running(order) end
@@ -142,15 +162,17 @@ function View:lanes() end
 ---@return mc.Row?
 function View:head(lane) end
 
---- Takes a running row's pages: pages free now, and soon. "drop" has them computed again,
---- "swap" keeps them in host memory.
+--- Takes a running row's pages: pages free now, and soon. "drop" has them
+--- computed again, "swap" keeps them in host memory.
 ---@param row mc.Row
 ---@param how "swap"|"drop"
 ---@return integer now
 ---@return integer soon
 function View:preempt(row, how) end
 
----@class mc.Cost microseconds, least squares over the last 256 steps; all 0 until there were enough
+--- microseconds, least squares over the last 256 steps; all 0 until there were
+--- enough
+---@class mc.Cost
 ---@field us_base number a step with such rows
 ---@field us_row number each row (of a decode row, with its token)
 ---@field us_tok number each prompt token; 0 in decode
@@ -160,11 +182,13 @@ function View:preempt(row, how) end
 ---@class mc.Row a sequence, as of this hook call
 ---@field seq integer
 ---@field gen integer
----@field state integer 1 waiting, 2 reads its prompt, 3 generates, 4 was preempted
+--- 1 waiting, 2 reads its prompt, 3 generates, 4 was preempted
+---@field state integer
 ---@field lane integer
 ---@field tenant integer
 ---@field priority integer
----@field group integer rows of equal group share at least their first page; 0: with none
+--- rows of equal group share at least their first page; 0: with none
+---@field group integer
 ---@field n_preempt integer
 ---@field t_arrive number
 ---@field t_start number 0: not yet
@@ -181,15 +205,19 @@ function View:preempt(row, how) end
 ---@field n_ahead integer tokens in flight
 ---@field n_left integer prompt tokens still to run
 ---@field n_hit integer of them reusable now, not counted in n_left
----@field n_hit_soon integer reusable once the rows that read the same prefix now have read it
+--- reusable once the rows that read the same prefix now have read it
+---@field n_hit_soon integer
 ---@field p_shared integer pages of n_hit that others hold: they cost nothing
 ---@field p_held integer pages
 ---@field p_own integer pages that a preemption frees
 ---@field p_host integer pages in host memory
 ---@field p_step integer pages that its next step takes
----@field us_swap number microseconds to move to host memory and back, as measured
----@field us_redo number microseconds to compute again; both 0 until there were enough steps
----@field user number[] four numbers of the policy's own, kept as long as the row
+--- microseconds to move to host memory and back, as measured
+---@field us_swap number
+--- microseconds to compute again; both 0 until there were enough steps
+---@field us_redo number
+--- four numbers of the policy's own, kept as long as the row
+---@field user number[]
 
 ---@class mc.Lane
 ---@field id integer
@@ -225,7 +253,8 @@ function Plan:prefill(row, n, why) end
 ---@return boolean granted
 function Plan:resume(row) end
 
---- Notes that the row does not run, and why: an index into the policy's why texts.
+--- Notes that the row does not run, and why: an index into the policy's why
+--- texts.
 ---@param row mc.Row
 ---@param why integer?
 ---@return boolean
@@ -292,8 +321,11 @@ function Cands:text(i) end
 ---@return integer
 function Cands:draw() end
 
----@class mc.model string the id of the model whose steps these are; "" when files are only tried
+--- string the id of the model whose steps these are; "" when files are only
+--- tried
+---@class mc.model
 
---- The tokens whose text matches a Lua pattern, as a set: set:has(id). While a file loads.
+--- The tokens whose text matches a Lua pattern, as a set: set:has(id). While a
+--- file loads.
 ---@param pattern string
 function mc.vocab.set(pattern) end

@@ -1,10 +1,13 @@
 ---@meta mc.tensor
--- Tensors on the device, as edge and REPL VMs have them. Operations are queued: they return at
--- once (they wait only while 192 are queued already) and run on a stream that gives way to the
--- steps'. A tensor's contents never change. Its memory goes with close(), with the request, task
--- or session that made it, or with the collector.
+-- Tensors on the device, as edge and REPL VMs have them. Operations are queued:
+-- they return at once (they wait only while 192 are queued already) and run on
+-- a stream that gives way to the steps'. A tensor's contents never change. Its
+-- memory goes with close(), with the request, task or session that made it, or
+-- with the collector.
 
----@class mc.Tensor operators + - * / take tensors and numbers; axes of 1 and missing ones repeat
+--- operators + - * / take tensors and numbers; axes of 1 and missing ones
+--- repeat
+---@class mc.Tensor
 ---@field dtype string "f32", "f16", "bf16", "i32"; i32 is only moved and cast
 ---@field bytes number
 
@@ -15,17 +18,18 @@
 ---@return mc.Error? err
 function mc.tensor.zeros(dtype, shape) end
 
---- A tensor of a number, or of even tables of numbers, nested up to four deep; dtype: "f32".
+--- A tensor of a number, or of even tables of numbers, nested up to four deep;
+--- dtype: "f32".
 ---@param numbers number|table
 ---@param dtype string?
 ---@return mc.Tensor? t
 ---@return mc.Error? err
 function mc.tensor.from(numbers, dtype) end
 
---- A weight by the name that it has in the model's checkpoint, read from its file and unpacked
---- (w): bf16 or f16 where it is stored so, else f32. Names are those of Hugging Face, for GGUF
---- too; a packed matrix has the name that it would have unpacked. model nil: the router's choice,
---- else the first.
+--- A weight by the name that it has in the model's checkpoint, read from its
+--- file and unpacked (w): bf16 or f16 where it is stored so, else f32. Names
+--- are those of Hugging Face, for GGUF too; a packed matrix has the name that
+--- it would have unpacked. model nil: the router's choice, else the first.
 ---
 --- ```lua
 --- local w = assert(mc.tensor.weight(nil, "model.embed_tokens.weight"))
@@ -38,16 +42,18 @@ function mc.tensor.from(numbers, dtype) end
 ---@return mc.Error? err
 function mc.tensor.weight(model, name) end
 
---- A vector of the model's hidden size, f32, for a text, a list of texts or lists of ids (w): its
---- last norm at the last token, of length 1. opts: {pooling = "mean", normalize = false, model,
---- salt}. The second result is how many tokens that were.
+--- A vector of the model's hidden size, f32, for a text, a list of texts or
+--- lists of ids (w): its last norm at the last token, of length 1. opts:
+--- {pooling = "mean", normalize = false, model, salt}. The second result is how
+--- many tokens that were.
 ---@param inputs string|table
 ---@param opts table?
 ---@return mc.Tensor[]? vectors
 ---@return integer|mc.Error tokens
 function mc.embed(inputs, opts) end
 
---- Bytes that tensors take: {used, total} of the pool (--tensor-memory), {mine, quota} of this VM.
+--- Bytes that tensors take: {used, total} of the pool (--tensor-memory), {mine,
+--- quota} of this VM.
 function mc.tensor.stats() end
 
 --- Row i of the first axis, from 1, or from -1 at the end; a view.
@@ -70,7 +76,8 @@ function tensor:transpose() end
 ---@return integer[]
 function tensor:shape() end
 
---- Gives the memory back, once what is queued is done; the tensor can't be used any more.
+--- Gives the memory back, once what is queued is done; the tensor can't be used
+--- any more.
 function tensor:close() end
 
 --- One element (w): an index for each axis.
@@ -88,7 +95,8 @@ function tensor:table() end
 ---@return mc.Error? err
 function tensor:base64() end
 
---- [m, k] by [k, n]; a row [k] gives a row [n]; axes before these repeat or are equal.
+--- [m, k] by [k, n]; a row [k] gives a row [n]; axes before these repeat or are
+--- equal.
 ---@param other mc.Tensor
 ---@return mc.Tensor? t
 ---@return mc.Error? err
@@ -118,7 +126,8 @@ function tensor:max() end
 ---@return mc.Error? err
 function tensor:softmax() end
 
---- The k largest of the last axis, largest first, and their places: i32, from 0, as token ids.
+--- The k largest of the last axis, largest first, and their places: i32, from
+--- 0, as token ids.
 ---@param k integer 1 to 1024
 ---@return mc.Tensor? values
 ---@return mc.Tensor|mc.Error places
