@@ -1,7 +1,9 @@
---- abi.lua - the structs of core/mc_abi.h in this VM, and where the shown ones lie.
+--- abi.lua - the structs of core/mc_abi.h in this VM, and where the shown ones
+-- lie.
 --
--- Trusted: has ffi. Owns nothing: the memory is the host's (lua/host/shown.h) and lives as
--- long as the VM. Loaded once a VM: a struct's metatype can be set only once.
+-- Trusted: has ffi. Owns nothing: the memory is the host's (lua/host/shown.h)
+-- and lives as long as the VM. Loaded once a VM: a struct's metatype can be set
+-- only once.
 
 local ffi = ffi
 local host = require "mc.host"
@@ -26,8 +28,9 @@ function abi.leaf(ctype, name)
   return ffi.cast(ctype, host.leaf[name])
 end
 
---- The names of a struct's scalar members, as a set. Members whose names end in "_" and
--- arrays are left out: a script that got hold of an array could leave its bounds.
+--- The names of a struct's scalar members, as a set. Members whose names end in
+-- "_" and arrays are left out: a script that got hold of an array could leave
+-- its bounds.
 function abi.scalars(struct)
   local body = host.cdef:match("struct " .. struct .. " {(.-)};")
   local set = {}

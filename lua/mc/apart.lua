@@ -1,13 +1,16 @@
---- apart.lua: while a file's tests run, shared values are theirs alone and nothing is counted.
+--- apart.lua: while a file's tests run, shared values are theirs alone and
+-- nothing is counted.
 --
--- Trusted; any VM. A directory is loaded several times (tried, then once a VM), and so are
--- its tests run: what one run left behind must not fail the next, nor be seen by requests.
+-- Trusted; any VM. A directory is loaded several times (tried, then once a VM),
+-- and so are its tests run: what one run left behind must not fail the next,
+-- nor be seen by requests.
 
 local apart = { on = false }
 
 local used, mark = {}, ""
 
---- Runs fn apart. drop(key) removes what it left in mc.shared; name: of this run alone.
+--- Runs fn apart. drop(key) removes what it left in mc.shared; name: of this
+-- run alone.
 function apart.run(fn, name, drop)
   apart.on, mark = true, "test " .. name .. " "
   local ok, err = pcall(fn)

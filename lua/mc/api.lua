@@ -1,7 +1,7 @@
 --- api.lua: the global mc of edge and REPL VMs.
 --
--- Trusted. Built out of host's bindings; the reference with types is lua/mc/meta/mc.lua.
--- Scripts get proxies: what one writes, no other sees.
+-- Trusted. Built out of host's bindings; the reference with types is
+-- lua/mc/meta/mc.lua. Scripts get proxies: what one writes, no other sees.
 
 local apart = require "mc.apart"
 local chat = require "mc.chat"
@@ -27,11 +27,18 @@ local mc = {
   config = host.config,
   shared = apart.shared(host.shared),
   msgpack = host.msgpack,
-  json = { decode = host.json.decode, encode = host.json.encode, null = data.null,
-    array = data.array, map = data.map, keys = data.keys, kind = data.kind },
+  json = {
+    decode = host.json.decode,
+    encode = host.json.encode,
+    null = data.null,
+    array = data.array,
+    map = data.map,
+    keys = data.keys,
+    kind = data.kind,
+  },
 }
 
--- ---- verbs -----------------------------------------------------------------------------
+-- ---- verbs ------------------------------------------------------------------
 
 -- Functions whose arguments or answer differ from their verb's.
 local shaped = {}
@@ -58,9 +65,15 @@ shaped["kv.stats"] = function(model)
   return verb("kv", model or host.server.models[1])
 end
 
--- The prompt is read in a sequence of its own, which waits; the verb then finds its pages.
+-- The prompt is read in a sequence of its own, which waits; the verb then finds
+-- its pages.
 local function read_prompt(o)
-  local s, err = seq.submit { prompt = o.prompt, limit = 0, tenant = o.tenant, model = o.model }
+  local s, err = seq.submit {
+    prompt = o.prompt,
+    limit = 0,
+    tenant = o.tenant,
+    model = o.model,
+  }
   if not s then return nil, err end
   return s:wait()
 end
@@ -73,7 +86,10 @@ function Kv.bytes(k) return k.n_bytes end
 
 function Kv.drop(k) return verb("unpin", k.id, k.model) end
 
-local kv_meta = { __index = Kv, __tostring = function(k) return "kv " .. k.id end }
+local kv_meta = {
+  __index = Kv,
+  __tostring = function(k) return "kv " .. k.id end,
+}
 
 local PIN = { prompt = true, ttl = true, tenant = true, model = true }
 
@@ -88,8 +104,12 @@ shaped["kv.pin"] = function(o)
   if not done then return nil, failed end
   local p, err = verb("pin", o.prompt, text(o.ttl), text(o.tenant), o.model)
   if not p then return nil, err end
-  return setmetatable({ id = p.id, n_tokens = p.tokens, n_bytes = p.bytes, model = p.model },
-    kv_meta)
+  return setmetatable({
+    id = p.id,
+    n_tokens = p.tokens,
+    n_bytes = p.bytes,
+    model = p.model,
+  }, kv_meta)
 end
 
 shaped["kv.cached"] = function(prompt, tenant, model)
@@ -113,7 +133,8 @@ end
 -- What only someone at a REPL may do says so in routes and routers.
 local function refuse(path)
   return function()
-    error(("mc.%s is not available in a route or router, only in the REPL"):format(path), 2)
+    error(("mc.%s is not available in a route or router, only in the REPL")
+      :format(path), 2)
   end
 end
 
@@ -155,10 +176,11 @@ function mc.seq(id)
   for _, row in ipairs(verb("seqs") or {}) do
     if row.id == id then return row end
   end
-  return nil, host.error("not_found", "no sequence '" .. tostring(id) .. "' is alive", "id")
+  return nil, host.error("not_found",
+    "no sequence '" .. tostring(id) .. "' is alive", "id")
 end
 
--- ---- text ------------------------------------------------------------------------------
+-- ---- text -------------------------------------------------------------------
 
 mc.chat = { render = chat.render, pieces = chat.pieces }
 
@@ -169,11 +191,13 @@ end
 
 mc.vocab = {
   encode = function(text, opts)
-    opts = near.options("mc.vocab.encode", opts, { bos = true, special = true, model = true })
+    opts = near.options("mc.vocab.encode", opts,
+      { bos = true, special = true, model = true })
     local model, err = seq.model(opts.model)
     if not model then return nil, err end
     local list
-    list, err = seq.encode({ text, opts.special ~= false }, opts.bos ~= false, model)
+    list, err = seq.encode({ text, opts.special ~= false },
+      opts.bos ~= false, model)
     if not list then return nil, err end
     return data.array(ids.table(list))
   end,
@@ -188,7 +212,7 @@ mc.vocab = {
   table = function(list) return data.array(ids.table(list)) end,
 }
 
--- ---- tasks -----------------------------------------------------------------------------
+-- ---- tasks ------------------------------------------------------------------
 
 function mc.sleep(s)
   if type(s) ~= "number" or not (s >= 0 and s < 1e9) then
@@ -201,7 +225,8 @@ function mc.sleep(s)
   end
 end
 
--- What runs by the clock, of one process once: in the task VM, which starts it (edge.lua).
+-- What runs by the clock, of one process once: in the task VM, which starts it
+-- (edge.lua).
 local timers = {}
 
 local M = { tables = {}, -- tables: proxy -> what it shows
@@ -213,8 +238,8 @@ function mc.every(s, fn)
     error("mc.every takes seconds (from 0.01) and a function", 2)
   end
   if not M.loading then
-    error("mc.every is for a file's top level and init, where it says what runs all the time",
-      2)
+    error("mc.every is for a file's top level and init, where it says what runs"
+      .. " all the time", 2)
   end
   timers[#timers + 1] = { seconds = s, fn = fn }
 end
@@ -224,8 +249,8 @@ local results = setmetatable({}, { __mode = "k" }) -- task -> {n, values...}
 function mc.spawn(fn, ...)
   if type(fn) ~= "function" then error("mc.spawn takes a function", 2) end
   if not task.context() then
-    error("mc.spawn is for requests, tasks and sessions: not for a file's top level or init",
-      2)
+    error("mc.spawn is for requests, tasks and sessions: not for a file's top"
+      .. " level or init", 2)
   end
   local n, args = select("#", ...), { ... }
   local box = {}
@@ -253,7 +278,8 @@ end
 
 function Task.cancel(t) task.cancel(t) end
 
---- Starts what mc.every was given: each is a task that goes on whatever a run of it does.
+--- Starts what mc.every was given: each is a task that goes on whatever a run
+-- of it does.
 function M.start_timers()
   for _, t in ipairs(timers) do
     task.spawn(function()
@@ -270,7 +296,7 @@ task.meta.__index = Task
 task.meta.__doc = "task"
 task.meta.__tostring = function() return "task" end
 
--- ---- logs and metrics ------------------------------------------------------------------
+-- ---- logs and metrics -------------------------------------------------------
 
 local function log_line(level, message, fields)
   local parts = { tostring(message) }
@@ -278,7 +304,9 @@ local function log_line(level, message, fields)
     local names = {}
     for k in pairs(fields) do names[#names + 1] = tostring(k) end
     table.sort(names)
-    for _, k in ipairs(names) do parts[#parts + 1] = k .. "=" .. tostring(fields[k]) end
+    for _, k in ipairs(names) do
+      parts[#parts + 1] = k .. "=" .. tostring(fields[k])
+    end
   end
   host.log.write(level, table.concat(parts, " "))
 end
@@ -289,11 +317,13 @@ end
 
 mc.metrics = metrics.build(host.metrics)
 
--- ---- frozen ----------------------------------------------------------------------------
+-- ---- frozen -----------------------------------------------------------------
 
 local function freeze(name, t)
   for k, v in pairs(t) do
-    if type(v) == "table" and v ~= data.null then t[k] = freeze(name .. "." .. k, v) end
+    if type(v) == "table" and v ~= data.null then
+      t[k] = freeze(name .. "." .. k, v)
+    end
     if type(v) == "function" then help.named[v] = name .. "." .. k end
   end
   local proxy = host.freeze(t, name)

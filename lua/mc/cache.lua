@@ -1,7 +1,8 @@
---- cache.lua - what a cache hook sees: an array of blocks, each with a score to set.
+--- cache.lua - what a cache hook sees: an array of blocks, each with a score to
+-- set.
 --
--- Trusted: has ffi. A block is a handle {epoch_, slot_} as a row is (step.lua): one that was
--- kept is an error, and its slot was in bounds when it was made.
+-- Trusted: has ffi. A block is a handle {epoch_, slot_} as a row is (step.lua):
+-- one that was kept is an error, and its slot was in bounds when it was made.
 
 local ffi = ffi
 local abi = require "mc.abi"
@@ -32,7 +33,9 @@ ffi.metatype(Block, {
   end,
   __newindex = function(h, k, v)
     check(h, 2)
-    if k ~= "score" then error(("'%s' can't be written"):format(tostring(k)), 2) end
+    if k ~= "score" then
+      error(("'%s' can't be written"):format(tostring(k)), 2)
+    end
     if type(v) ~= "number" or v ~= v then
       error("a score is a number, not " .. tostring(v), 2)
     end
@@ -60,18 +63,22 @@ local blocks = setmetatable({}, {
     for name in pairs(Blocks) do MORE[name] = true end
     refuse_unknown("blocks", k, MORE)
   end,
-  __newindex = function(_, k) error(("'%s' can't be written"):format(tostring(k)), 2) end,
+  __newindex = function(_, k)
+    error(("'%s' can't be written"):format(tostring(k)), 2)
+  end,
   __metatable = false,
 })
 
 local cache = {}
 
---- The names that blocks and a block have, for the check that each is in the reference.
+--- The names that blocks and a block have, for the check that each is in the
+-- reference.
 function cache.names()
   return { Block = BLOCK, Blocks = { n = true, all = true } }
 end
 
---- Functions without arguments that the host calls, for the hooks that a cache policy has.
+--- Functions without arguments that the host calls, for the hooks that a cache
+-- policy has.
 function cache.bind(policy)
   local on_keep = policy.keep
   return { keep = function() on_keep(blocks) end }

@@ -1,8 +1,9 @@
 --- chat.lua: messages to token ids by the model's chat template.
 --
--- Trusted. Messages are brought to one spelling first (messages.lua); a model's template
--- is compiled once a VM, at its first use. Only the template's own
--- text can become control tokens: what a request brought stays text (template.lua marks it).
+-- Trusted. Messages are brought to one spelling first (messages.lua); a model's
+-- template is compiled once a VM, at its first use. Only the template's own
+-- text can become control tokens: what a request brought stays text
+-- (template.lua marks it).
 
 local host = require "mc.host"
 local messages_ = require "mc.messages"
@@ -10,7 +11,12 @@ local near = require "mc.near"
 local seq = require "mc.seq"
 
 local M = {}
-local OPTIONS = { add_generation_prompt = true, kwargs = true, tools = true, model = true }
+local OPTIONS = {
+  add_generation_prompt = true,
+  kwargs = true,
+  tools = true,
+  model = true,
+}
 
 local compiled = {} -- model -> {template, trusted, call_ids}
 
@@ -23,11 +29,15 @@ local function compile(model)
   local template = require "mc.template" -- large: only VMs that chat load it
   local t, err = template.compile(source, { clock = host.time })
   if not t then
-    return nil, host.error("internal_error", ("the model's chat template: %s (line %s)")
-      :format(err.message, err.line or "?"))
+    return nil, host.error("internal_error",
+      ("the model's chat template: %s (line %s)")
+        :format(err.message, err.line or "?"))
   end
-  compiled[model] = { template = t, trusted = { bos_token = bos, eos_token = eos },
-    call_ids = messages_.call_ids(source) }
+  compiled[model] = {
+    template = t,
+    trusted = { bos_token = bos, eos_token = eos },
+    call_ids = messages_.call_ids(source),
+  }
   return compiled[model]
 end
 
@@ -35,8 +45,9 @@ local function decode(text)
   return (host.json.decode(text, true))
 end
 
---- The pieces {text, from_user} that messages become. opts: add_generation_prompt (true),
--- kwargs (more variables of the template), tools, model.
+--- The pieces {text, from_user} that messages become. opts:
+-- add_generation_prompt (true), kwargs (more variables of the template), tools,
+-- model.
 function M.pieces(messages, opts)
   opts = near.options("mc.chat.pieces", opts, OPTIONS)
   local model, err = seq.model(opts.model)

@@ -1,4 +1,5 @@
---- chosen.lua - what init.lua names, what it lacks, and the one file that is being tried.
+--- chosen.lua - what init.lua names, what it lacks, and the one file that is
+-- being tried.
 --
 -- Trusted; the step and the edge VMs of a generation read the same.
 
@@ -6,19 +7,22 @@ local host = require "mc.host"
 
 local chosen = {}
 
---- What init.lua returned, before anything is made of it; its name in messages. When one
--- file is tried, it runs whatever init.lua says.
+--- What init.lua returned, before anything is made of it; its name in messages.
+-- When one file is tried, it runs whatever init.lua says.
 function chosen.init()
   local chunk, file = host.load("init")
   if not chunk then return {}, file end
   return chunk(), file
 end
 
---- What runs: {scheduler =, sampler =, cache =, router =, routes =, opts =} out of a checked init.
+--- What runs: {scheduler =, sampler =, cache =, router =, routes =, opts =} out
+-- of a checked init.
 function chosen.merge(init)
   local default = host.load("builtin/init")()
   local run = { opts = init.opts or default.opts or {} }
-  for _, kind in ipairs { "scheduler", "sampler", "cache", "router", "routes" } do
+  for _, kind in ipairs {
+    "scheduler", "sampler", "cache", "router", "routes",
+  } do
     run[kind] = init[kind] or default[kind]
   end
   run.routes = run.routes or {}

@@ -1,4 +1,5 @@
---- embed.lua: mc.embed: texts as vectors, out of the rows of the model's last norm.
+--- embed.lua: mc.embed: texts as vectors, out of the rows of the model's last
+-- norm.
 --
 -- Trusted. Each text is a sequence that generates nothing, so that texts share
 -- steps; pooling is work on tensors.
@@ -32,19 +33,28 @@ local function finish(s, pool, normalize)
 end
 
 local function submit(one, opts)
-  local fields = { limit = 0, capture = { norm = true }, model = opts.model, salt = opts.salt }
+  local fields = {
+    limit = 0,
+    capture = { norm = true },
+    model = opts.model,
+    salt = opts.salt,
+  }
   fields[type(one) == "table" and "tokens" or "prompt"] = one
   return seq.submit(fields)
 end
 
---- A vector [hidden], f32, for each text or list of ids, and the tokens of all. Waits.
+--- A vector [hidden], f32, for each text or list of ids, and the tokens of all.
+-- Waits.
 function M.embed(inputs, opts)
   opts = near.options("mc.embed", opts, OPTIONS)
   if type(inputs) == "string" then inputs = { inputs } end
-  if type(inputs) ~= "table" then error("mc.embed takes a text or a list of them", 2) end
+  if type(inputs) ~= "table" then
+    error("mc.embed takes a text or a list of them", 2)
+  end
   local pool = POOLS[opts.pooling or "last"]
   if not pool then
-    return nil, host.error("invalid_value", "pooling must be \"last\" or \"mean\"", "pooling")
+    return nil, host.error("invalid_value",
+      "pooling must be \"last\" or \"mean\"", "pooling")
   end
   local running, out, tokens, failed = {}, {}, 0, nil
   for i, one in ipairs(inputs) do

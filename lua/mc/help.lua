@@ -1,7 +1,9 @@
---- help.lua: help() and the names that completion offers, out of the reference (mc.doc).
+--- help.lua: help() and the names that completion offers, out of the reference
+-- (mc.doc).
 --
--- Trusted. A live object says what it is by __doc in its metatable: "seq" has the methods
--- that the reference calls seq:name, and the fields of the class mc.Seq.
+-- Trusted. A live object says what it is by __doc in its metatable: "seq" has
+-- the methods that the reference calls seq:name, and the fields of the class
+-- mc.Seq.
 
 local doc = require "mc.doc"
 local host = require "mc.host"
@@ -24,7 +26,8 @@ local function kind_of(v)
   return type(mt) == "table" and rawget(mt, "__doc") or nil
 end
 
---- The names after the dot or colon of an object: methods and fields of its kind.
+--- The names after the dot or colon of an object: methods and fields of its
+-- kind.
 function M.members(v)
   local kind, out = kind_of(v), {}
   if not kind then return out end
@@ -53,17 +56,20 @@ local function search(text, plain)
   return list(found, "nothing is called " .. text)
 end
 
---- Help on a name ("mc.submit", "seq:wait"), a function or an object; or the list of names.
+--- Help on a name ("mc.submit", "seq:wait"), a function or an object; or the
+-- list of names.
 function M.help(what)
   if not entries then load() end
   local kind = kind_of(what)
   if kind then return search("^" .. kind .. ":") end
   local name = M.named[what] or what
   if name == nil then
-    return 'help "NAME", help(mc.submit) or help(x) says more; tutorial() shows around; (w) in\n'
-      .. "a text: it waits\n  " .. table.concat(order, "\n  ")
+    return 'help "NAME", help(mc.submit) or help(x) says more; tutorial() shows'
+      .. "\naround; (w) in a text: it waits\n  " .. table.concat(order, "\n  ")
   end
-  if type(name) ~= "string" then return "nothing is known of a " .. type(what) end
+  if type(name) ~= "string" then
+    return "nothing is known of a " .. type(what)
+  end
   if entries[name] then return doc.text(entries[name]) end
   return search(name, true)
 end

@@ -1,7 +1,7 @@
 --- kv.lua: contexts that are kept: snapshots, saved to files and loaded.
 --
--- Trusted. A context is the whole pages (64 tokens each) of what a sequence has run;
--- mc.submit{from = kv} goes on behind them.
+-- Trusted. A context is the whole pages (64 tokens each) of what a sequence has
+-- run; mc.submit{from = kv} goes on behind them.
 
 local host = require "mc.host"
 local near = require "mc.near"
@@ -40,7 +40,7 @@ function M.load(name, opts)
   return done(job, why, "mc.kv.load")
 end
 
--- ---- methods ---------------------------------------------------------------------
+-- ---- methods ----------------------------------------------------------------
 
 local Context = {}
 

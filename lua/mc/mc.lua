@@ -1,7 +1,7 @@
 --- mc.lua - the global `mc` of a step VM, frozen.
 --
--- Trusted. What other VMs have and this one has not is refused by name, so that a script
--- that is in the wrong place says so.
+-- Trusted. What other VMs have and this one has not is refused by name, so that
+-- a script that is in the wrong place says so.
 
 local abi = require "mc.abi"
 local host = require "mc.host"
@@ -14,8 +14,12 @@ local HOST = abi.at("void *", "host")
 local wall_time = abi.leaf("double (*)(void *)", "wall_time")
 
 local ELSEWHERE = {}
-for name in ([[submit seqs seq cancel why engine top kv tensor shared spawn sleep every
-  policy json msgpack]]):gmatch("%S+") do ELSEWHERE[name] = true end
+for _, name in ipairs {
+  "submit", "seqs", "seq", "cancel", "why", "engine", "top", "kv", "tensor",
+  "shared", "spawn", "sleep", "every", "policy", "json", "msgpack",
+} do
+  ELSEWHERE[name] = true
+end
 
 -- Which script runs.
 local function where()
@@ -27,10 +31,13 @@ local function where()
 end
 
 local function refuse_declare()
-  if IO.loading == 0 then return "is for a file's top and init, not for a hook" end
+  if IO.loading == 0 then
+    return "is for a file's top and init, not for a hook"
+  end
 end
 
--- A table that can be read and not changed; unknown(k) raises for what is not there.
+-- A table that can be read and not changed; unknown(k) raises for what is not
+-- there.
 local function frozen(name, fields, unknown)
   return setmetatable({}, {
     __index = function(_, k)
@@ -47,15 +54,18 @@ end
 
 local function unknown_in(name, fields)
   return function(k)
-    error(("%s has no '%s'"):format(name, tostring(k)) .. near.hint(k, fields), 3)
+    error(("%s has no '%s'"):format(name, tostring(k))
+      .. near.hint(k, fields), 3)
   end
 end
 
 local log = {}
 for level, name in pairs { [0] = "debug", "info", "warn", "error" } do
-  --- A line in the server's log, unit "policy"; fields: strings, numbers, booleans.
+  --- A line in the server's log, unit "policy"; fields: strings, numbers,
+  -- booleans.
   log[name] = function(message, fields)
-    if type(message) ~= "string" or (fields ~= nil and type(fields) ~= "table") then
+    if type(message) ~= "string"
+      or (fields ~= nil and type(fields) ~= "table") then
       error(("log.%s takes a message and a table of fields"):format(name), 2)
     end
     host.log(level, message, fields)
@@ -66,13 +76,15 @@ local counters = metrics.build(host.metrics, refuse_declare)
 
 local mc = {
   model = host.model,
-  config = frozen("mc.config", host.config, unknown_in("mc.config", host.config)),
+  config =
+    frozen("mc.config", host.config, unknown_in("mc.config", host.config)),
   metrics = frozen("mc.metrics", counters, unknown_in("mc.metrics", counters)),
   log = frozen("mc.log", log, unknown_in("mc.log", log)),
   vocab = frozen("mc.vocab", vocab, unknown_in("mc.vocab", vocab)),
 }
 
---- Seconds on the clock of view.now and the rows' times; does not move within a step.
+--- Seconds on the clock of view.now and the rows' times; does not move within a
+-- step.
 function mc.now()
   return IO.now
 end

@@ -1,7 +1,9 @@
---- metrics.lua: mc.metrics, in every VM: metrics of a script's own for /metrics.
+--- metrics.lua: mc.metrics, in every VM: metrics of a script's own for
+-- /metrics.
 --
--- Trusted. A metric is declared while a file loads and is counted up, set or observed from
--- then on; in a VM that is only being tried, and by a file's tests, nothing is. raw: the host's bindings.
+-- Trusted. A metric is declared while a file loads and is counted up, set or
+-- observed from then on; in a VM that is only being tried, and by a file's
+-- tests, nothing is. raw: the host's bindings.
 
 local apart = require "mc.apart"
 
@@ -12,23 +14,27 @@ local KINDS = { counter = { inc = true }, gauge = { inc = true, set = true },
 
 --- The table mc.metrics. declare may refuse: now() says why not, or nil.
 function M.build(raw, refuse)
-  local declared = setmetatable({}, { __mode = "k" }) -- metric -> {kind, id, labels, name}
+  -- metric -> {kind, id, labels, name}
+  local declared = setmetatable({}, { __mode = "k" })
   local Metric = {}
 
   local function method(name, how)
     Metric[name] = function(m, value, ...)
       local d = declared[m]
-      if not d then error(("metric:%s is called with a colon"):format(name), 2) end
+      if not d then
+        error(("metric:%s is called with a colon"):format(name), 2)
+      end
       if not KINDS[d.kind][name] then
         error(("%s is a %s, which has no %s"):format(d.name, d.kind, name), 2)
       end
       value = value == nil and 1 or value
       if type(value) ~= "number" then
-        error(("%s:%s takes a number, not a %s"):format(d.name, name, type(value)), 2)
+        error(("%s:%s takes a number, not a %s")
+          :format(d.name, name, type(value)), 2)
       end
       if select("#", ...) ~= d.labels then
-        error(("%s has %d labels, and %d values were given"):format(d.name, d.labels,
-          select("#", ...)), 2)
+        error(("%s has %d labels, and %d values were given")
+          :format(d.name, d.labels, select("#", ...)), 2)
       end
       if apart.on then return end
       local err = how(d.id, value, ...)
@@ -48,7 +54,12 @@ function M.build(raw, refuse)
       local id, err = raw.declare(kind, name, help, labels, bounds)
       if not id then error(err, 2) end
       local m = setmetatable({}, meta)
-      declared[m] = { kind = kind, id = id, labels = labels and #labels or 0, name = name }
+      declared[m] = {
+        kind = kind,
+        id = id,
+        labels = labels and #labels or 0,
+        name = name,
+      }
       return m
     end
   end

@@ -18,8 +18,8 @@ local function distance(a, b)
   return row[#b]
 end
 
---- Text to append to an error: " (did you mean 'plan'?)", or the list of what there is
--- when nothing is near. known: a set of names.
+--- Text to append to an error: " (did you mean 'plan'?)", or the list of what
+-- there is when nothing is near. known: a set of names.
 function near.hint(name, known)
   local best, least, names = nil, math.huge, {}
   for other in pairs(known) do
@@ -33,10 +33,12 @@ function near.hint(name, known)
   if best and least <= math.max(1, math.floor(#best / 2)) then
     return (" (did you mean '%s'?)"):format(best)
   end
-  return #names > 0 and " (there are: " .. table.concat(names, ", ") .. ")" or ""
+  return #names > 0 and " (there are: " .. table.concat(names, ", ") .. ")"
+    or ""
 end
 
---- What is wrong with a table's keys: " has no field 'promt' (did you mean 'prompt'?)", or nil.
+--- What is wrong with a table's keys: " has no field 'promt' (did you mean
+-- 'prompt'?)", or nil.
 function near.unknown(t, known)
   for k in pairs(t) do
     if not known[k] then
@@ -45,8 +47,9 @@ function near.unknown(t, known)
   end
 end
 
---- The table of options that the caller's caller was given, {} for nil. Raises there when it is
--- no table or has a key that is not among known. what: "mc.submit".
+--- The table of options that the caller's caller was given, {} for nil. Raises
+-- there when it is no table or has a key that is not among known. what:
+-- "mc.submit".
 function near.options(what, opts, known)
   if opts == nil then return {} end
   if type(opts) ~= "table" then

@@ -1,6 +1,8 @@
---- pick.lua - what a sampler hook sees: candidates, its sequence, vocabulary sets.
+--- pick.lua - what a sampler hook sees: candidates, its sequence, vocabulary
+-- sets.
 --
--- Trusted: has ffi. The same rules as step.lua: only checked accessors leave this file.
+-- Trusted: has ffi. The same rules as step.lua: only checked accessors leave
+-- this file.
 
 local ffi, bit = ffi, bit
 local abi = require "mc.abi"
@@ -20,9 +22,11 @@ local OUT = abi.at("struct mc_params *", "params")
 local HOST = abi.at("void *", "host") -- what the leaves take first
 
 local piece = abi.leaf("const char *(*)(void *, int32_t, int32_t *)", "piece")
-local ends_with = abi.leaf("int32_t (*)(void *, const char *, int32_t)", "ends_with")
+local ends_with =
+  abi.leaf("int32_t (*)(void *, const char *, int32_t)", "ends_with")
 local random = abi.leaf("double (*)(void *)", "random")
-local find_set = abi.leaf("int32_t (*)(void *, const char *, int32_t)", "find_set")
+local find_set =
+  abi.leaf("int32_t (*)(void *, const char *, int32_t)", "find_set")
 local add_set = abi.leaf(
   "int32_t (*)(void *, const char *, int32_t, const uint32_t *)", "add_set")
 local set_bits = abi.leaf("const uint32_t *(*)(void *, int32_t)", "set_bits")
@@ -39,10 +43,12 @@ local function refuse_write(_, k)
 end
 
 local function check_picking(what)
-  if IO.picking == 0 then error("there is no " .. what .. " outside chain and pick", 3) end
+  if IO.picking == 0 then
+    error("there is no " .. what .. " outside chain and pick", 3)
+  end
 end
 
--- ---- vocabulary sets -------------------------------------------------------------------
+-- ---- vocabulary sets --------------------------------------------------------
 
 ffi.cdef [[ struct mc_h_set { const int32_t handle_; }; ]]
 local Set = ffi.typeof("struct mc_h_set")
@@ -50,7 +56,8 @@ local BITS = {} -- handle -> words, of the sets that this VM asked for
 
 local function has(set, id)
   if not istype(Set, set) then error("set expected, got " .. type(set), 2) end
-  if type(id) ~= "number" or not (id >= 0 and id < IO.n_vocab) or id ~= floor(id) then
+  if type(id) ~= "number" or not (id >= 0 and id < IO.n_vocab)
+    or id ~= floor(id) then
     error(("no token id '%s'"):format(tostring(id)), 2)
   end
   return band(BITS[set.handle_][rshift(id, 5)], lshift(1, band(id, 31))) ~= 0
@@ -67,8 +74,9 @@ ffi.metatype(Set, {
 
 local vocab = {}
 
---- The tokens whose text matches a Lua pattern, as a set. Control tokens are in no set.
--- Looks at the whole vocabulary: only while a file is loaded or in init.
+--- The tokens whose text matches a Lua pattern, as a set. Control tokens are in
+-- no set. Looks at the whole vocabulary: only while a file is loaded or in
+-- init.
 function vocab.set(pattern)
   if type(pattern) ~= "string" then
     error("vocab.set takes a pattern, not a " .. type(pattern), 2)
@@ -80,23 +88,31 @@ function vocab.set(pattern)
     for id = 0, IO.n_vocab - 1 do
       local text = text_of(id)
       if text ~= "" and text:find(pattern) then
-        words[rshift(id, 5)] = bit.bor(words[rshift(id, 5)], lshift(1, band(id, 31)))
+        words[rshift(id, 5)] =
+          bit.bor(words[rshift(id, 5)], lshift(1, band(id, 31)))
       end
     end
     handle = add_set(HOST, pattern, #pattern, words)
-    if handle < 0 then error("too many different vocabulary sets in this process", 2) end
+    if handle < 0 then
+      error("too many different vocabulary sets in this process", 2)
+    end
   end
   BITS[handle] = set_bits(HOST, handle)
   return Set(handle)
 end
 
--- ---- parameters ------------------------------------------------------------------------
+-- ---- parameters -------------------------------------------------------------
 
 -- Inclusive ranges of what chain may return.
 local RANGE = {
-  temperature = { 0, 100 }, top_p = { 0, 1 }, min_p = { 0, 1 },
-  repetition_penalty = { 1e-3, 1e3 }, presence_penalty = { -100, 100 },
-  frequency_penalty = { -100, 100 }, top_k = { -1, 2 ^ 31 - 1 }, keep = { 1, CAP },
+  temperature = { 0, 100 },
+  top_p = { 0, 1 },
+  min_p = { 0, 1 },
+  repetition_penalty = { 1e-3, 1e3 },
+  presence_penalty = { -100, 100 },
+  frequency_penalty = { -100, 100 },
+  top_k = { -1, 2 ^ 31 - 1 },
+  keep = { 1, CAP },
   min_tokens = { 0, 2 ^ 31 - 1 },
 }
 local WHOLE = { top_k = true, keep = true, min_tokens = true }
@@ -132,7 +148,8 @@ local function set_param(k, v)
   local range = RANGE[k]
   if k == "ban" then return set_ban(v) end
   if not range then
-    error(("chain: unknown parameter '%s'"):format(tostring(k)) .. near.hint(k, CHAIN), 0)
+    error(("chain: unknown parameter '%s'"):format(tostring(k))
+      .. near.hint(k, CHAIN), 0)
   end
   if type(v) ~= "number" or not (v >= range[1] and v <= range[2]) or
     (WHOLE[k] and v ~= floor(v)) then
@@ -142,10 +159,11 @@ local function set_param(k, v)
   OUT[k] = v
 end
 
--- ---- the sequence and its candidates ---------------------------------------------------
+-- ---- the sequence and its candidates ----------------------------------------
 
-local Seq, SEQ_MORE = {}, { id = true, done = true, n_prompt = true, want = true,
-  state = true }
+local Seq = {}
+local SEQ_MORE =
+  { id = true, done = true, n_prompt = true, want = true, state = true }
 local seq_state -- set once, by bind
 
 --- Whether the text generated so far ends with s.
@@ -157,7 +175,8 @@ function Seq:ends_with(s)
   return ends_with(HOST, s, #s) ~= 0
 end
 
---- The next number in [0, 1) of the sequence's own: the same seed gives the same numbers.
+--- The next number in [0, 1) of the sequence's own: the same seed gives the
+-- same numbers.
 function Seq:random()
   check_picking("sequence")
   return random(HOST)
@@ -174,7 +193,8 @@ local seq = setmetatable({}, {
     if k == "n_prompt" then return S.n_prompt end
     if k == "want" then return want end
     if k == "state" then return seq_state end
-    error(("a sequence has no '%s'"):format(tostring(k)) .. near.hint(k, SEQ_MORE), 2)
+    error(("a sequence has no '%s'"):format(tostring(k))
+      .. near.hint(k, SEQ_MORE), 2)
   end,
   __newindex = refuse_write,
   __metatable = false,
@@ -211,13 +231,14 @@ local cands = setmetatable({}, {
     if k == "n" then return C.n end
     if k == "rest" then return C.rest end
     if k == "lse" then return C.lse end
-    error(("candidates have no '%s'"):format(tostring(k)) .. near.hint(k, CANDS_MORE), 2)
+    error(("candidates have no '%s'"):format(tostring(k))
+      .. near.hint(k, CANDS_MORE), 2)
   end,
   __newindex = refuse_write,
   __metatable = false,
 })
 
--- ---- hooks -----------------------------------------------------------------------------
+-- ---- hooks ------------------------------------------------------------------
 
 local pick = { vocab = vocab }
 
@@ -226,7 +247,8 @@ function pick.names()
   return { Cands = CANDS_MORE, PickSeq = SEQ_MORE, Want = CHAIN }
 end
 
---- Functions without arguments that the host calls, for the hooks that a sampler has.
+--- Functions without arguments that the host calls, for the hooks that a
+-- sampler has.
 function pick.bind(sampler)
   local run = {}
   local on_chain, on_pick = sampler.chain, sampler.pick
@@ -239,7 +261,8 @@ function pick.bind(sampler)
     end
     if t == want then return end
     if type(t) ~= "table" then
-      error("chain must return a table of parameters, or want; it returned a " .. type(t), 0)
+      error("chain must return a table of parameters, or want; it returned a "
+        .. type(t), 0)
     end
     for k, v in pairs(t) do set_param(k, v) end
   end
@@ -247,10 +270,12 @@ function pick.bind(sampler)
     local id = on_pick(cands, seq)
     if id == nil then
       IO.answer = -1
-    elseif type(id) == "number" and id >= 0 and id < IO.n_vocab and id == floor(id) then
+    elseif type(id) == "number" and id >= 0 and id < IO.n_vocab
+      and id == floor(id) then
       IO.answer = id
     else
-      error(("pick returned '%s', which is no token id"):format(tostring(id)), 0)
+      error(("pick returned '%s', which is no token id")
+        :format(tostring(id)), 0)
     end
   end
   return run

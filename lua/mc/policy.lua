@@ -1,7 +1,9 @@
---- policy.lua - loads a generation's files into a step VM: what is there, is it right.
+--- policy.lua - loads a generation's files into a step VM: what is there, is it
+-- right.
 --
--- Trusted. The host gives files as compiled functions that run in the scripts' environment
--- (host.load) and is told what it must know outside this VM (host.note).
+-- Trusted. The host gives files as compiled functions that run in the scripts'
+-- environment (host.load) and is told what it must know outside this VM
+-- (host.note).
 
 local cache = require "mc.cache"
 local chosen = require "mc.chosen"
@@ -15,8 +17,11 @@ local test_step = require "mc.test_step"
 
 -- The hooks of each kind that runs in this VM; the first is required.
 local KINDS = { "scheduler", "sampler", "cache" }
-local HOOKS = { scheduler = { "plan", "evict", "admit" }, sampler = { "chain", "pick" },
-  cache = { "keep" } }
+local HOOKS = {
+  scheduler = { "plan", "evict", "admit" },
+  sampler = { "chain", "pick" },
+  cache = { "keep" },
+}
 local BIND = { scheduler = step.bind, sampler = pick.bind, cache = cache.bind }
 local INIT = { scheduler = "string", sampler = "string", cache = "string",
   router = "string", routes = "table", opts = "table" }
@@ -30,7 +35,8 @@ end
 local function place(file, v)
   if type(v) ~= "function" then return file end
   local info = debug.getinfo(v, "S")
-  return info.what == "Lua" and ("%s:%d"):format(info.short_src, info.linedefined) or file
+  return info.what == "Lua"
+    and ("%s:%d"):format(info.short_src, info.linedefined) or file
 end
 
 local function set_of(...)
@@ -41,7 +47,8 @@ end
 
 -- A policy's name: a file's basename.
 local function check_name(file, key, name)
-  if type(name) ~= "string" or not name:find("^[%w_][%w_-]*$") or #name > 48 then
+  if type(name) ~= "string" or not name:find("^[%w_][%w_-]*$")
+    or #name > 48 then
     fail(file, "%s must name a file of letters, digits, _ and -, not '%s'", key,
       tostring(name))
   end
@@ -49,13 +56,17 @@ end
 
 --- What init.lua returned.
 local function check_init(file, t)
-  if type(t) ~= "table" then fail(file, "must return a table, not a %s", type(t)) end
+  if type(t) ~= "table" then
+    fail(file, "must return a table, not a %s", type(t))
+  end
   for k, v in pairs(t) do
     local want = INIT[k]
     if not want then
       fail(file, "unknown key '%s'%s", tostring(k), near.hint(k, INIT))
     end
-    if type(v) ~= want then fail(file, "%s must be a %s, not a %s", k, want, type(v)) end
+    if type(v) ~= want then
+      fail(file, "%s must be a %s, not a %s", k, want, type(v))
+    end
     if want == "string" then check_name(file, k, v) end
   end
   for i, name in pairs(t.routes or {}) do
@@ -63,12 +74,16 @@ local function check_init(file, t)
     check_name(file, "routes", name)
   end
   for name, opts in pairs(t.opts or {}) do
-    if type(opts) ~= "table" then fail(file, "opts.%s must be a table", tostring(name)) end
+    if type(opts) ~= "table" then
+      fail(file, "opts.%s must be a table", tostring(name))
+    end
   end
 end
 
 local function check_state(file, declared)
-  if type(declared) ~= "table" then fail(file, "state must be a table of numbers") end
+  if type(declared) ~= "table" then
+    fail(file, "state must be a table of numbers")
+  end
   local n = 0
   for k, v in pairs(declared) do
     if type(k) ~= "string" or not k:find("^[%a_][%w_]*$") or #k > 31 then
@@ -77,7 +92,9 @@ local function check_state(file, declared)
     if type(v) ~= "number" then fail(file, "state.%s must be a number", k) end
     n = n + 1
   end
-  if n > MAX_STATE then fail(file, "state has %d names, at most %d", n, MAX_STATE) end
+  if n > MAX_STATE then
+    fail(file, "state has %d names, at most %d", n, MAX_STATE)
+  end
 end
 
 local function check_why(file, why)
@@ -96,13 +113,16 @@ end
 
 --- What a policy's file returned.
 local function check_policy(file, kind, t)
-  if type(t) ~= "table" then fail(file, "must return a table, not a %s", type(t)) end
+  if type(t) ~= "table" then
+    fail(file, "must return a table, not a %s", type(t))
+  end
   local hooks = HOOKS[kind]
   local known = set_of("api", "kind", "init", "tests", unpack(hooks))
   if kind ~= "cache" then known.state, known.why = true, true end
   for k, v in pairs(t) do
     if not known[k] then
-      fail(place(file, v), "unknown key '%s'%s", tostring(k), near.hint(k, known))
+      fail(place(file, v), "unknown key '%s'%s", tostring(k),
+        near.hint(k, known))
     end
   end
   if t.api ~= 1 then fail(file, "api must be 1, not '%s'", tostring(t.api)) end
@@ -139,8 +159,8 @@ end
 
 local policy = {}
 
---- Loads everything that init.lua names, and what it lacks from the built-in set. Returns
--- the functions that the host calls for hooks.
+--- Loads everything that init.lua names, and what it lacks from the built-in
+-- set. Returns the functions that the host calls for hooks.
 function policy.build()
   local init, file = chosen.init()
   check_init(file, init)
@@ -166,10 +186,12 @@ function policy.build()
   for _, kind in ipairs(KINDS) do -- without a cache policy the oldest page goes
     if choice[kind] then load_kind(kind, choice[kind]) end
   end
-  -- The edge VMs' files are read and compiled here too: a generation is refused whole.
+  -- The edge VMs' files are read and compiled here too: a generation is refused
+  -- whole.
   local function keep(kind, name, path)
     if not host.load(path) then
-      fail("init.lua", "%s names '%s', but there is no %s.lua", kind, name, path)
+      fail("init.lua", "%s names '%s', but there is no %s.lua", kind, name,
+        path)
     end
     used[name] = true
     host.note("kind", kind, 0, name, 0)
@@ -180,7 +202,8 @@ function policy.build()
   end
   for name in pairs(opts) do
     if not used[name] and not host.only then
-      fail(file, "opts.%s is for no file that runs%s", tostring(name), near.hint(name, used))
+      fail(file, "opts.%s is for no file that runs%s", tostring(name),
+        near.hint(name, used))
     end
   end
   return run

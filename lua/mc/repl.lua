@@ -1,6 +1,7 @@
 --- repl.lua: a REPL session: chunks, what they print, completion, help.
 --
--- Trusted. Returned to lua/host/repl.c, which adds env, the session's environment.
+-- Trusted. Returned to lua/host/repl.c, which adds env, the session's
+-- environment.
 
 local api = require "mc.api"
 local data = require "mc.data"
@@ -28,9 +29,12 @@ M.help = help.help
 M.tutorial = require("mc.tutorial").tutorial
 
 -- What a session knows without a name of its own.
-M.names = { mc = M.mc, print = M.print, help = M.help, tutorial = M.tutorial, io = M.io,
-  string = string, table = table, math = math, bit = bit, coroutine = M.coroutine,
-  pairs = pairs, ipairs = ipairs, pcall = pcall, tostring = tostring, type = type }
+M.names = {
+  mc = M.mc, print = M.print, help = M.help, tutorial = M.tutorial, io = M.io,
+  string = string, table = table, math = math, bit = bit,
+  coroutine = M.coroutine, pairs = pairs, ipairs = ipairs, pcall = pcall,
+  tostring = tostring, type = type,
+}
 
 local function results(ok, ...)
   return ok, select("#", ...), { ... }
@@ -41,7 +45,8 @@ local function handler(e)
   local text = type(e) == "string" and e or show.value(e)
   local lines = {}
   for line in debug.traceback("", 2):gmatch("[^\n]+") do
-    if line:find("stdin:", 1, true) and not line:find("in main chunk", 1, true) then
+    if line:find("stdin:", 1, true)
+      and not line:find("in main chunk", 1, true) then
       lines[#lines + 1] = line
     end
   end
@@ -58,8 +63,8 @@ local function as_json(values, n)
   return table.concat(list, "\n")
 end
 
--- Called at the end of a chunk that has locals: the next chunk of the session finds them by
--- their names.
+-- Called at the end of a chunk that has locals: the next chunk of the session
+-- finds them by their names.
 local function keep_locals()
   for i = 1, math.huge do
     local name, value = debug.getlocal(2, i)
@@ -68,16 +73,19 @@ local function keep_locals()
   end
 end
 
--- The function that a text is: an expression or a chunk; nil and an error. lasts: another
--- chunk follows.
+-- The function that a text is: an expression or a chunk; nil and an error.
+-- lasts: another chunk follows.
 local function compile(text, line, lasts)
   text = text:gsub("^%s*=%s*", "") -- "=x", as in lua's own prompt
   local above = ("\n"):rep(line - 1) -- so that errors name the input's line
   local f, err = host.compile(above .. "return " .. text, "=stdin")
   if f then return f end
   f, err = host.compile(above .. text, "=stdin")
-  if not f or not lasts or not text:find("local", 1, true) then return f, err end
-  return host.compile(above .. text .. "\ndo (...)() end", "=stdin") or f -- or it returns
+  if not f or not lasts or not text:find("local", 1, true) then
+    return f, err
+  end
+  -- nil when the text ends in a return
+  return host.compile(above .. text .. "\ndo (...)() end", "=stdin") or f
 end
 
 -- An error of an expression's own function has no place: it was called last.
@@ -86,39 +94,48 @@ local function placed(text, line)
   return ("stdin:%d: %s"):format(line, text)
 end
 
---- Runs a chunk: {text = what to show}, {incomplete = true}, {failed = true, text =}. how:
--- "shown"; for scripts "raw", strings as they are, and "json", a line each value. line: 0, and
--- an unfinished script is an error; or where this begins in an input that is read line by line.
+--- Runs a chunk: {text = what to show}, {incomplete = true}, {failed = true,
+-- text =}. how: "shown"; for scripts "raw", strings as they are, and "json", a
+-- line each value. line: 0, and an unfinished script is an error; or where this
+-- begins in an input that is read line by line.
 function M.eval(text, how, line)
   local lasts = how == "shown" or line > 0
   local f, err = compile(text, math.max(line, 1), lasts)
   if not f then
-    if lasts and err:find("'<eof>'", 1, true) then return { incomplete = true } end
+    if lasts and err:find("'<eof>'", 1, true) then
+      return { incomplete = true }
+    end
     return { failed = true, text = err }
   end
   local ok, n, values = results(xpcall(f, handler, keep_locals))
   host.task.keep()
-  if not ok then return { failed = true, text = placed(tostring(values[1]), line) } end
+  if not ok then
+    return { failed = true, text = placed(tostring(values[1]), line) }
+  end
   if how == "json" then
-    if values[1] == nil and n > 1 then return { failed = true, text = tostring(values[2]) } end
+    if values[1] == nil and n > 1 then
+      return { failed = true, text = tostring(values[2]) }
+    end
     local line, why = as_json(values, n)
     return line and { text = line, values = n } or { failed = true, text = why }
   end
-  while n > 1 and values[n] == nil do n = n - 1 end -- the err of `return value, err`
+  -- Without the err of `return value, err`:
+  while n > 1 and values[n] == nil do n = n - 1 end
   local shown = {}
   for i = 1, n do shown[i] = show.value(values[i]) end
   if n > 0 then rawset(M.env, "_", values[1]) end
   return { text = table.concat(shown, "   "), values = n }
 end
 
--- ---- completion ------------------------------------------------------------------------
+-- ---- completion -------------------------------------------------------------
 
 local function member(t, key)
   if type(t) ~= "table" then return nil end
   return rawget(api.tables[t] or t, key)
 end
 
--- The value that a path of names leads to, without running anything of a script.
+-- The value that a path of names leads to, without running anything of a
+-- script.
 local function walk(path)
   local t
   for word in path:gmatch("[%w_]+") do
@@ -154,7 +171,8 @@ function M.complete(text)
     for k in next, M.names do from[#from + 1] = k end
   end
   for _, name in ipairs(from) do
-    if type(name) == "string" and name:sub(1, #last) == last and not seen[name] then
+    if type(name) == "string" and name:sub(1, #last) == last
+      and not seen[name] then
       seen[name], out[#out + 1] = true, name
     end
   end

@@ -1,8 +1,9 @@
---- routes.lua: the table of routes: what a file may say of one, and which one a path means.
+--- routes.lua: the table of routes: what a file may say of one, and which one a
+-- path means.
 --
--- Trusted. A key is "METHOD /path"; in the path {x} is one part and {x*} the rest. A route
--- is a handler or a table of it and its limits:
---   handler      function(req, res); or files = a folder of the policy directory
+-- Trusted. A key is "METHOD /path"; in the path {x} is one part and {x*} the
+-- rest. A route is a handler or a table of it and its limits:
+--   handler      function(req, res); or files = a folder beside init.lua
 --   auth         false: no API key is asked for
 --   tenants      { "acme" }: only their keys
 --   rate         { 5, 20 }: requests a second of one caller, and at once
@@ -24,10 +25,13 @@ local function split(path)
   return parts
 end
 
-local ROUTE = { handler = true, files = true, body_max = true, timeout = true, auth = true,
-  concurrency = true, rate = true, tenants = true, schema = true }
+local ROUTE = {
+  handler = true, files = true, body_max = true, timeout = true, auth = true,
+  concurrency = true, rate = true, tenants = true, schema = true,
+}
 
--- The handler of a route that shows a folder: the part of the path that "{x*}" takes.
+-- The handler of a route that shows a folder: the part of the path that "{x*}"
+-- takes.
 local function show_files(folder, path)
   local rest = path:match("{(%w+)%*}")
   return function(req, res) return res:file(folder, req.params[rest] or "") end
@@ -51,13 +55,17 @@ local function check_route(file, key, route)
   end
   local what = type(route) == "table" and (route.handler or route.files)
   if type(what) ~= "function" and (type(what) ~= "string" or route.handler) then
-    wrong("must be a function or a table with a handler, or with files = a folder")
+    wrong("must be a function or a table with a handler, or with files = a"
+      .. " folder")
   end
   for k in pairs(route) do
-    if not ROUTE[k] then wrong("has an unknown key '%s'%s", tostring(k), near.hint(k, ROUTE)) end
+    if not ROUTE[k] then
+      wrong("has an unknown key '%s'%s", tostring(k), near.hint(k, ROUTE))
+    end
   end
   for _, k in ipairs { "body_max", "timeout", "concurrency" } do
-    if route[k] ~= nil and not (type(route[k]) == "number" and route[k] > 0) then
+    local v = route[k]
+    if v ~= nil and not (type(v) == "number" and v > 0) then
       wrong("%s must be a positive number", k)
     end
   end
@@ -67,10 +75,17 @@ local function check_route(file, key, route)
   if route.tenants ~= nil and type(route.tenants) ~= "table" then
     wrong("tenants must be a list of names")
   end
-  return { handler = route.handler or show_files(route.files, key), auth = route.auth ~= false,
-    body_max = route.body_max, concurrency = route.concurrency, timeout = route.timeout,
-    rate = route.rate, tenants = route.tenants and set_of(route.tenants),
-    schema = route.schema, key = key }
+  return {
+    handler = route.handler or show_files(route.files, key),
+    auth = route.auth ~= false,
+    body_max = route.body_max,
+    concurrency = route.concurrency,
+    timeout = route.timeout,
+    rate = route.rate,
+    tenants = route.tenants and set_of(route.tenants),
+    schema = route.schema,
+    key = key,
+  }
 end
 
 local function methods_of(path)
@@ -114,7 +129,8 @@ local function match(s, parts)
   return #parts == #s.parts and params or nil
 end
 
---- The methods of a path, each a route, and its parameters; nil when there are none.
+--- The methods of a path, each a route, and its parameters; nil when there are
+-- none.
 function M.find(path)
   if exact[path] then return exact[path], {} end
   local parts = split(path)

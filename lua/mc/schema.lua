@@ -1,14 +1,16 @@
---- schema.lua: the small language that says what a request's body must look like.
+--- schema.lua: the small language that says what a request's body must look
+-- like.
 --
---   { prompt = "string", n = "integer? 1..16", stop = "string|array?", seed = "any?" }
+--   { prompt = "string", n = "integer? 1..16", stop = "string|array?" }
 --
--- A field is one type or several with | between them, ? when it may be missing (or null,
--- which counts as missing), and lo..hi for a number's value or a text's or list's length.
--- Types: string, integer, number, boolean, array, object, any. A table of fields is an
--- object of that shape, which may be missing when ["?"] = true is among them; { "array",
--- item } a list whose items are of that type. Fields that the schema does not name are
--- left alone. Marked numbers become plain ones where the
--- schema says number or integer. Trusted; pure.
+-- A field is one type or several with | between them, ? when it may be missing
+-- (or null, which counts as missing), and lo..hi for a number's value or a
+-- text's or list's length. Types: string, integer, number, boolean, array,
+-- object, any. A table of fields is an object of that shape, which may be
+-- missing when ["?"] = true is among them; { "array", item } a list whose items
+-- are of that type. Fields that the schema does not name are left alone. Marked
+-- numbers become plain ones where the schema says number or integer. Trusted;
+-- pure.
 
 local data = require "mc.data"
 
@@ -18,7 +20,11 @@ local parsed = {} -- text -> field
 local function parse(text)
   local types, optional, range = text:match("^([%a|]+)(%??)%s*(.-)$")
   if not types then error(("schema: '%s' is no type"):format(text), 0) end
-  local field = { optional = optional == "?", types = {}, text = types:gsub("|", " or ") }
+  local field = {
+    optional = optional == "?",
+    types = {},
+    text = types:gsub("|", " or "),
+  }
   for t in types:gmatch("%a+") do field.types[t] = true end
   if range ~= "" then
     local lo, hi = range:match("^(%-?[%d.e]-)%.%.(%-?[%d.e]*)$")
@@ -43,7 +49,8 @@ local check -- check(value, schema, name) -> value, or nil, message, name
 local function check_object(v, schema, name)
   if schema["?"] and (v == nil or v == data.null) then return nil end
   if type_of(v) ~= "object" then
-    return nil, (name == "" and "the body" or name) .. " must be an object", name
+    local whole = name == "" and "the body" or name
+    return nil, whole .. " must be an object", name
   end
   for key, want in pairs(schema) do
     if key ~= "?" then
@@ -68,7 +75,8 @@ end
 local function check_field(v, field, name)
   if v == nil or v == data.null then
     if field.optional then return nil end
-    return nil, name .. (v == nil and " is missing" or " must not be null"), name
+    local wrong = v == nil and " is missing" or " must not be null"
+    return nil, name .. wrong, name
   end
   local t = type_of(v)
   if t == "number" and type(v) == "table" then
@@ -102,13 +110,16 @@ function check(v, schema, name)
   end
   if schema[1] then
     local list, message, where = check(v, schema[1], name)
-    if list == nil or type_of(list) ~= "array" then return list, message, where end
+    if list == nil or type_of(list) ~= "array" then
+      return list, message, where
+    end
     return check_list(list, schema[2], name)
   end
   return check_object(v, schema, name)
 end
 
---- The value with what the schema names checked; nil, message, field when it is wrong.
+--- The value with what the schema names checked; nil, message, field when it is
+-- wrong.
 function M.check(v, schema)
   return check(v, schema, "")
 end

@@ -13,8 +13,9 @@ local meta = seq.meta
 
 local M = {}
 
---- Token ids of {text, special, text, special, ...}, one text of several origins: control
--- tokens are found where special is true. bos: what the model wants in front. Waits.
+--- Token ids of {text, special, text, special, ...}, one text of several
+-- origins: control tokens are found where special is true. bos: what the model
+-- wants in front. Waits.
 function M.encode(parts, bos, model)
   local job, err = ids.encode(parts, bos, model)
   if not job then return nil, err end
@@ -56,16 +57,20 @@ local function prompt_of(opts, model)
   return missing("one of prompt, messages and tokens is needed")
 end
 
-local SUBMIT = { ids = true, tokens = true, messages = true, chat = true, prompt = true,
-  model = true, from = true, capture = true, steer = true }
+local SUBMIT = {
+  ids = true, tokens = true, messages = true, chat = true, prompt = true,
+  model = true, from = true, capture = true, steer = true,
+}
 local FORK = { capture = true, steer = true }
 for k in pairs(seq.fields) do SUBMIT[k], FORK[k] = true, true end
 
 local WHO = { salt = true, tenant = true }
 
--- What the request's router and key have decided holds unless opts says otherwise.
-local INHERITED = { "name", "tenant", "lane", "priority", "deadline", "due_first",
-  "slo_token" }
+-- What the request's router and key have decided holds unless opts says
+-- otherwise.
+local INHERITED = {
+  "name", "tenant", "lane", "priority", "deadline", "due_first", "slo_token",
+}
 
 local function open(opts, list, model, parent)
   local context, fields = host.task.context(), {}
@@ -74,7 +79,8 @@ local function open(opts, list, model, parent)
   for k, v in pairs(opts) do
     if seq.fields[k] then fields[k] = v end
   end
-  local capture, kept = taps.capture(opts.capture, ids.count(list), opts.limit, model)
+  local capture, kept =
+    taps.capture(opts.capture, ids.count(list), opts.limit, model)
   if not capture and kept then return nil, kept end
   local steer, why = taps.steer(opts.steer, model)
   if why then return nil, why end
@@ -95,8 +101,9 @@ function M.submit(opts)
   return open(opts, list, model)
 end
 
---- The id of the model that is meant: what the router chose, else the one of this name
--- ("default": the first), else the first; nil, err when there is none.
+--- The id of the model that is meant: what the router chose, else the one of
+-- this name ("default": the first), else the first; nil, err when there is
+-- none.
 function M.model(name)
   local models = host.server.models
   if name == nil then
@@ -107,20 +114,26 @@ function M.model(name)
     if id == name then return id end
   end
   if name == "default" then return models[1] or "default" end
-  return nil, host.error("model_not_found", "The model '" .. tostring(name):sub(1, 80)
-    .. "' does not exist", "model")
+  return nil, host.error("model_not_found",
+    "The model '" .. tostring(name):sub(1, 80) .. "' does not exist", "model")
 end
 
--- ---- methods ---------------------------------------------------------------------------
+-- ---- methods ----------------------------------------------------------------
 
 local Seq = {}
 
---- The next token {id, text, logprob}; nil at the end; nil, err when it failed. Waits.
+--- The next token {id, text, logprob}; nil at the end; nil, err when it failed.
+-- Waits.
 function Seq.next(s)
   while true do
     local id, text, logprob = seq.take(s)
     if id then
-      return { id = id, text = text, logprob = logprob, hidden = taps.behind(s) }
+      return {
+        id = id,
+        text = text,
+        logprob = logprob,
+        hidden = taps.behind(s),
+      }
     end
     if id == nil then
       local done, err = seq.result(s)
@@ -131,7 +144,8 @@ function Seq.next(s)
   end
 end
 
---- for t in seq:tokens() do ... end. An error ends the loop: seq:wait() tells it.
+--- for t in seq:tokens() do ... end. An error ends the loop: seq:wait() tells
+-- it.
 function Seq.tokens(s)
   return Seq.next, s
 end
@@ -149,8 +163,8 @@ function Seq.wait(s)
   end
 end
 
---- A new sequence that continues this one's prompt and text so far: their KV pages are
--- shared. opts as in mc.submit, without a prompt.
+--- A new sequence that continues this one's prompt and text so far: their KV
+-- pages are shared. opts as in mc.submit, without a prompt.
 function Seq.fork(s, opts)
   opts = near.options("seq:fork", opts, FORK)
   local list = seq.ids(s)
@@ -158,7 +172,8 @@ function Seq.fork(s, opts)
   return open(opts, list, model, s)
 end
 
---- A new sequence that continues this one's prompt and tokens with a text behind them. Waits.
+--- A new sequence that continues this one's prompt and tokens with a text
+-- behind them. Waits.
 function Seq.append(s, text, opts)
   if type(text) ~= "string" then error("seq:append takes a text", 2) end
   opts = near.options("seq:append", opts, FORK)
@@ -168,8 +183,8 @@ function Seq.append(s, text, opts)
   return open(opts, ids.join(seq.ids(s), more), model, s)
 end
 
---- The context of a sequence's tokens so far, as far as it is in whole pages that are
--- done. opts: {salt, tenant} where mc.submit had them.
+--- The context of a sequence's tokens so far, as far as it is in whole pages
+-- that are done. opts: {salt, tenant} where mc.submit had them.
 function Seq.snapshot(s, opts)
   opts = near.options("seq:snapshot", opts, WHO)
   local context = host.task.context() or {}

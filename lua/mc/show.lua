@@ -1,4 +1,5 @@
---- show.lua: Lua values as text for a REPL: short, bounded, safe for a terminal.
+--- show.lua: Lua values as text for a REPL: short, bounded, safe for a
+-- terminal.
 --
 -- Trusted. Calls no metamethod of a script's but __tostring.
 
@@ -34,7 +35,8 @@ local function keys_of(t)
   if getmetatable(t) == data.MAP then return data.keys(t), 0 end
   local words, rest = {}, {}
   for k in next, t do
-    local in_list = type(k) == "number" and k >= 1 and k <= n and k == math.floor(k)
+    local in_list = type(k) == "number" and k >= 1 and k <= n
+      and k == math.floor(k)
     if type(k) == "string" then
       words[#words + 1] = k
     elseif not in_list then
@@ -48,12 +50,15 @@ end
 
 local function key_text(k)
   if type(k) == "string" and k:find(WORD) then return k end
-  return "[" .. (type(k) == "string" and M.quote(k) or show(k, {}, M.depth, 0)) .. "]"
+  return "["
+    .. (type(k) == "string" and M.quote(k) or show(k, {}, M.depth, 0)) .. "]"
 end
 
 local function join(parts, indent)
   local line = "{ " .. table.concat(parts, ", ") .. " }"
-  if #line + indent <= M.width and not line:find("\n", 1, true) then return line end
+  if #line + indent <= M.width and not line:find("\n", 1, true) then
+    return line
+  end
   local pad = ("  "):rep(indent / 2 + 1)
   return "{\n" .. pad .. table.concat(parts, ",\n" .. pad) .. "\n"
     .. ("  "):rep(indent / 2) .. "}"
@@ -73,7 +78,8 @@ local function show_table(t, seen, depth, indent)
   end
   for i = 1, math.min(#keys, M.items) do
     local k = keys[i]
-    parts[#parts + 1] = key_text(k) .. " = " .. show(rawget(t, k), seen, depth + 1, indent + 2)
+    parts[#parts + 1] = key_text(k) .. " = "
+      .. show(rawget(t, k), seen, depth + 1, indent + 2)
   end
   if n + #keys > 2 * M.items or n > M.items or #keys > M.items then
     parts[#parts + 1] = ("... (%d in all)"):format(n + #keys)
@@ -93,11 +99,14 @@ function show(v, seen, depth, indent)
   return tostring(v)
 end
 
---- A value as a REPL prints it: a string as it is, what has a text of its own by that.
+--- A value as a REPL prints it: a string as it is, what has a text of its own
+-- by that.
 function M.value(v)
   if type(v) == "string" then return v end
   local mt = type(v) == "table" and debug.getmetatable(v)
-  if type(mt) == "table" and rawget(mt, "__tostring") then return tostring(v) end
+  if type(mt) == "table" and rawget(mt, "__tostring") then
+    return tostring(v)
+  end
   return show(v, {}, 0, 0)
 end
 

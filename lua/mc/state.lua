@@ -1,7 +1,9 @@
---- state.lua - declared numbers by name: `state = { turn = 0 }` in a policy's table.
+--- state.lua - declared numbers by name: `state = { turn = 0 }` in a policy's
+-- table.
 --
--- Trusted. The numbers lie in host memory at positions 0..15 in the order of their names;
--- the host keeps them over reloads by name and fills in the declared values of new ones.
+-- Trusted. The numbers lie in host memory at positions 0..15 in the order of
+-- their names; the host keeps them over reloads by name and fills in the
+-- declared values of new ones.
 
 local near = require "mc.near"
 
@@ -21,7 +23,8 @@ function state.new(whose, declared, memory)
   for i, name in ipairs(state.names(declared)) do slot[name] = i - 1 end
   local function unknown(name)
     local has = next(slot) and near.hint(name, slot) or ""
-    error(("the %s declares no state '%s'"):format(whose, tostring(name)) .. has, 3)
+    error(("the %s declares no state '%s'"):format(whose, tostring(name))
+      .. has, 3)
   end
   return setmetatable({}, {
     __index = function(_, name)
@@ -32,7 +35,9 @@ function state.new(whose, declared, memory)
     __newindex = function(_, name, v)
       local i = slot[name]
       if not i then unknown(name) end
-      if type(v) ~= "number" then error("state keeps numbers, not a " .. type(v), 2) end
+      if type(v) ~= "number" then
+        error("state keeps numbers, not a " .. type(v), 2)
+      end
       memory[i] = v
     end,
     __metatable = false,

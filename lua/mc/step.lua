@@ -1,15 +1,18 @@
 --- step.lua - what a scheduler hook sees: view, plan, rows and lanes.
 --
--- Trusted: has ffi. Scripts never do, and what they are handed is safe with any argument:
---   * a row or lane is a handle {epoch_, slot_} of const scalars. Each access compares the
---     epoch with the hook call that is running, so a handle that was kept is an error;
---     slot_ was in bounds when the handle was made and the epoch pins what it was made from.
+-- Trusted: has ffi. Scripts never do, and what they are handed is safe with any
+-- argument:
+--   * a row or lane is a handle {epoch_, slot_} of const scalars. Each access
+--     compares the epoch with the hook call that is running, so a handle that
+--     was kept is an error; slot_ was in bounds when the handle was made and
+--     the epoch pins what it was made from.
 --   * view and plan are empty tables with a hidden metatable.
 -- No array, pointer or writable struct leaves this file.
 --
--- A loop over rows leaves out those that this plan had decided on (granted, held, preempted,
--- rejected) when it began. JIT: iterators are stateless and accessors small, so that traces
--- inline them, and handles that do not outlive the loop's body are never allocated.
+-- A loop over rows leaves out those that this plan had decided on (granted,
+-- held, preempted, rejected) when it began. JIT: iterators are stateless and
+-- accessors small, so that traces inline them, and handles that do not outlive
+-- the loop's body are never allocated.
 
 local ffi = ffi
 local abi = require "mc.abi"
@@ -33,10 +36,12 @@ local L = abi.at("struct mc_party *", "lanes")
 local T = abi.at("const struct mc_party *", "tenants")
 local LANE = abi.at("struct mc_hook_lane *", "moving") -- [n_lane]
 local MARK = abi.at("uint8_t *", "marks") -- [n_row], 1: decided on
-local LIST = abi.at("const int32_t *", "lists") -- slots of rows, of all loops of this call
+-- Slots of rows, of all loops of this call.
+local LIST = abi.at("const int32_t *", "lists")
 local HOST = abi.at("void *", "host")
 
-local list_rows = abi.leaf("int32_t (*)(void *, int32_t, int32_t, int32_t)", "list_rows")
+local list_rows =
+  abi.leaf("int32_t (*)(void *, int32_t, int32_t, int32_t)", "list_rows")
 local head_of = abi.leaf("int32_t (*)(void *, int32_t)", "head_of")
 local find_lane = abi.leaf("int32_t (*)(void *, double)", "find_lane")
 
@@ -45,7 +50,11 @@ struct mc_h_row { const uint32_t epoch_; const int32_t slot_; };
 struct mc_h_lane { const uint32_t epoch_; const int32_t slot_; };
 struct mc_h_row_user { const uint32_t epoch_; const int32_t slot_; };
 struct mc_h_lane_user { const uint32_t epoch_; const int32_t slot_; };
-struct mc_h_iter { const uint32_t epoch_; const int32_t at_; const int32_t n_; };
+struct mc_h_iter {
+  const uint32_t epoch_;
+  const int32_t at_;
+  const int32_t n_;
+};
 ]]
 ffi.cdef("struct mc_h_cost {" .. host.cdef:match("struct mc_cost {(.-)};")
   :gsub("float", "const float") .. "};")
@@ -56,19 +65,27 @@ local LaneUser = ffi.typeof("struct mc_h_lane_user")
 
 local ROW, PARTY = abi.scalars("mc_row"), abi.scalars("mc_party")
 local VIEW = abi.scalars("mc_step_view")
-for _, k in ipairs { "abi", "bytes", "epoch", "off_row", "off_lane", "off_tenant",
-  "off_order", "n_order" } do VIEW[k] = nil end
+for _, k in ipairs {
+  "abi", "bytes", "epoch", "off_row", "off_lane", "off_tenant", "off_order",
+  "n_order",
+} do
+  VIEW[k] = nil
+end
 local ORDERS = {
-  arrival = K.MC_ORDER_ARRIVAL, due = K.MC_ORDER_DUE, priority = K.MC_ORDER_PRIORITY,
-  shortest = K.MC_ORDER_SHORTEST, youngest = K.MC_ORDER_YOUNGEST,
-  vtime = K.MC_ORDER_VTIME, group = K.MC_ORDER_GROUP,
+  arrival = K.MC_ORDER_ARRIVAL,
+  due = K.MC_ORDER_DUE,
+  priority = K.MC_ORDER_PRIORITY,
+  shortest = K.MC_ORDER_SHORTEST,
+  youngest = K.MC_ORDER_YOUNGEST,
+  vtime = K.MC_ORDER_VTIME,
+  group = K.MC_ORDER_GROUP,
 }
 local n_why, step_state = 0, nil -- set once, by bind
 local COST = abi.scalars("mc_cost")
 local DECODE_COST = ffi.cast("struct mc_h_cost *", V.decode)[0]
 local PREFILL_COST = ffi.cast("struct mc_h_cost *", V.prefill)[0]
 
--- ---- checks: level 3 is the script's line ----------------------------------------------
+-- ---- checks: level 3 is the script's line -----------------------------------
 
 local function stale(what, level)
   error(what .. " is stale: it belongs to an earlier hook call", level + 1)
@@ -82,8 +99,10 @@ end
 
 local function why_of(why)
   if why == nil then return 0 end
-  if type(why) ~= "number" or not (why >= 1 and why <= n_why) or why ~= floor(why) then
-    error(("why must be an index into the policy's why texts (1 to %d)"):format(n_why), 3)
+  if type(why) ~= "number" or not (why >= 1 and why <= n_why)
+    or why ~= floor(why) then
+    error(("why must be an index into the policy's why texts (1 to %d)")
+      :format(n_why), 3)
   end
   return why
 end
@@ -91,7 +110,8 @@ end
 local function order_of(order)
   local i = ORDERS[order == nil and "arrival" or order]
   if not i then
-    error(("no order '%s'"):format(tostring(order)) .. near.hint(order, ORDERS), 3)
+    error(("no order '%s'"):format(tostring(order))
+      .. near.hint(order, ORDERS), 3)
   end
   return i
 end
@@ -114,10 +134,11 @@ local function refuse_write(_, k)
 end
 
 local function refuse_unknown(what, k, known)
-  error(("a %s has no '%s'"):format(what, tostring(k)) .. near.hint(k, known), 3)
+  error(("a %s has no '%s'"):format(what, tostring(k))
+    .. near.hint(k, known), 3)
 end
 
--- ---- rows and lanes --------------------------------------------------------------------
+-- ---- rows and lanes ---------------------------------------------------------
 
 -- Numbers that a policy may write, 1-based; memory(slot) is where they lie.
 local function bind_user(ctype, n, memory)
@@ -132,7 +153,9 @@ local function bind_user(ctype, n, memory)
     __index = function(h, i) return memory(h.slot_)[index(h, i)] end,
     __newindex = function(h, i, v)
       local at = index(h, i)
-      if type(v) ~= "number" then error("user keeps numbers, not a " .. type(v), 2) end
+      if type(v) ~= "number" then
+        error("user keeps numbers, not a " .. type(v), 2)
+      end
       memory(h.slot_)[at] = v
     end,
     __len = function() return n end,
@@ -197,10 +220,11 @@ ffi.metatype("struct mc_h_cost", {
 ffi.metatype(Iter, { __tostring = function() return "iterator" end,
   __index = function(_, k) refuse_unknown("iterator", k, {}) end })
 
--- ---- iterators -------------------------------------------------------------------------
+-- ---- iterators --------------------------------------------------------------
 
--- A loop over rows walks a list that the host made when it began: the filter is no loop in
--- Lua, which inside the script's own loop would keep the JIT from compiling either.
+-- A loop over rows walks a list that the host made when it began: the filter is
+-- no loop in Lua, which inside the script's own loop would keep the JIT from
+-- compiling either.
 local function list(kind, order, lane)
   local at = list_rows(HOST, kind, order, lane)
   if at < 0 then error("too many loops over rows in one hook call", 3) end
@@ -224,12 +248,14 @@ local function next_lane(it, i)
   if i < it.n_ then return i + 1, Lane(IO.epoch, i) end
 end
 
--- ---- view ------------------------------------------------------------------------------
+-- ---- view -------------------------------------------------------------------
 
 local View = {}
 
 local function check_shown()
-  if IO.epoch == 0 then error("there is no view outside plan, evict and admit", 3) end
+  if IO.epoch == 0 then
+    error("there is no view outside plan, evict and admit", 3)
+  end
 end
 
 --- Rows that hold pages and make progress: prefilling or decoding.
@@ -238,7 +264,8 @@ function View:running(order)
   return next_row, list(K.MC_LIST_RUNNING, order_of(order), -1), 0
 end
 
---- Rows of a lane (all lanes when it is nil) that want prompt tokens, begun or not.
+--- Rows of a lane (all lanes when it is nil) that want prompt tokens, begun or
+-- not.
 function View:waiting(lane, order)
   check_shown()
   lane = lane == nil and -1 or lane_of(lane)
@@ -267,7 +294,8 @@ end
 -- Wants prompt tokens and may still get them.
 local function is_ready(s)
   local r = R[s]
-  return MARK[s] == 0 and (r.state == WAITING or r.state == PREFILL) and r.n_left > 0
+  return MARK[s] == 0 and (r.state == WAITING or r.state == PREFILL)
+    and r.n_left > 0
 end
 
 -- The row is decided on: it leaves its lane's counts.
@@ -276,7 +304,9 @@ local function decide(s, r)
   if lane < V.n_lane then
     local l = LANE[lane]
     if is_ready(s) then l.ready = l.ready - 1 end
-    if r.state == PREFILL or r.state == DECODE then l.running = l.running - 1 end
+    if r.state == PREFILL or r.state == DECODE then
+      l.running = l.running - 1
+    end
   end
   MARK[s] = 1
 end
@@ -289,17 +319,19 @@ local function add(s, r, what, n, draft, why)
   decide(s, r)
 end
 
---- Takes a running row's pages: "swap" keeps them in host memory, "drop" has them computed
--- again. Returns pages that are free now, and pages that will be when work in flight ends;
--- 0, 0 when it can't be.
+--- Takes a running row's pages: "swap" keeps them in host memory, "drop" has
+-- them computed again. Returns pages that are free now, and pages that will be
+-- when work in flight ends; 0, 0 when it can't be.
 function View:preempt(h, how)
   local s = slot_of(h)
   local r = R[s]
   if how ~= "swap" and how ~= "drop" then
-    error(("preempt takes \"swap\" or \"drop\", not '%s'"):format(tostring(how)), 2)
+    error(("preempt takes \"swap\" or \"drop\", not '%s'")
+      :format(tostring(how)), 2)
   end
   local pages = r.p_own
-  if MARK[s] ~= 0 or P.n >= P.cap or (r.state ~= DECODE and r.state ~= PREFILL) then
+  if MARK[s] ~= 0 or P.n >= P.cap
+    or (r.state ~= DECODE and r.state ~= PREFILL) then
     return 0, 0
   end
   if how == "swap" then
@@ -318,16 +350,22 @@ function View:preempt(h, how)
   return pages, 0
 end
 
-local VIEW_MORE = { kv_free = true, kv_total = true, tokens_left = true, rows_left = true,
-  state = true, decode = true, prefill = true }
+local VIEW_MORE = {
+  kv_free = true, kv_total = true, tokens_left = true, rows_left = true,
+  state = true, decode = true, prefill = true,
+}
 for k in pairs(View) do VIEW_MORE[k] = true end
 
 local view = setmetatable({}, {
   __index = function(_, k)
     local method = View[k]
     if method then return method end
-    if IO.epoch == 0 then error("there is no view outside plan, evict and admit", 2) end
-    if k == "kv_free" then return V.p_free + V.p_evict - (IO.page_start - P.page_left) end
+    if IO.epoch == 0 then
+      error("there is no view outside plan, evict and admit", 2)
+    end
+    if k == "kv_free" then
+      return V.p_free + V.p_evict - (IO.page_start - P.page_left)
+    end
     if k == "kv_total" then return V.p_total end
     if k == "tokens_left" then return P.tok_left end
     if k == "rows_left" then return P.row_left end
@@ -342,7 +380,7 @@ local view = setmetatable({}, {
   __metatable = false,
 })
 
--- ---- plan ------------------------------------------------------------------------------
+-- ---- plan -------------------------------------------------------------------
 
 local Plan = {}
 
@@ -358,7 +396,8 @@ local function grant(s, r, n, draft, pages, why)
   add(s, r, RUN, n, draft, why)
 end
 
---- The row makes its next token, and checks up to draft guessed ones. True when granted.
+--- The row makes its next token, and checks up to draft guessed ones. True when
+-- granted.
 function Plan:decode(h, draft, why)
   local s = slot_of(h)
   why = why_of(why)
@@ -379,13 +418,14 @@ function Plan:decode(h, draft, why)
   return true
 end
 
---- The row reads up to n more tokens of its prompt. Returns how many it got: as many as
--- the step and the free pages allow.
+--- The row reads up to n more tokens of its prompt. Returns how many it got: as
+-- many as the step and the free pages allow.
 function Plan:prefill(h, n, why)
   local s = slot_of(h)
   why = why_of(why)
   if type(n) ~= "number" or not (n >= 1) then
-    error("prefill takes a number of tokens from 1, not '" .. tostring(n) .. "'", 2)
+    error("prefill takes a number of tokens from 1, not '" .. tostring(n)
+      .. "'", 2)
   end
   if not is_ready(s) or P.row_left < 1 or P.n >= P.cap then return 0 end
   local r = R[s]
@@ -398,12 +438,13 @@ function Plan:prefill(h, n, why)
   return n
 end
 
---- A paused row comes back. True when its pages and a place in the step were there.
+--- A paused row comes back. True when its pages and a place in the step were
+-- there.
 function Plan:resume(h)
   local s = slot_of(h)
   local r = R[s]
-  if MARK[s] ~= 0 or r.state ~= PAUSED or P.row_left < 1 or r.p_step > P.page_left or
-    P.n >= P.cap then
+  if MARK[s] ~= 0 or r.state ~= PAUSED or P.row_left < 1
+    or r.p_step > P.page_left or P.n >= P.cap then
     return false
   end
   P.row_left = P.row_left - 1
@@ -426,7 +467,8 @@ function Plan:reject(h, code)
   local s = slot_of(h)
   local number = host.codes[code]
   if not number then
-    error(("no error code '%s'"):format(tostring(code)) .. near.hint(code, host.codes), 2)
+    error(("no error code '%s'"):format(tostring(code))
+      .. near.hint(code, host.codes), 2)
   end
   if MARK[s] ~= 0 or P.n >= P.cap then return false end
   add(s, R[s], FAIL, number, 0, 0)
@@ -443,12 +485,12 @@ local plan = setmetatable({}, {
   __metatable = false,
 })
 
--- ---- hooks -----------------------------------------------------------------------------
+-- ---- hooks ------------------------------------------------------------------
 
 local step = {}
 
---- The names that view, plan, rows, lanes and costs have, for the check that each is in the
--- reference.
+--- The names that view, plan, rows, lanes and costs have, for the check that
+-- each is in the reference.
 function step.names()
   local view_names = {}
   for k in pairs(VIEW_MORE) do view_names[k] = true end
@@ -460,10 +502,12 @@ function step.names()
   return { View = view_names, Plan = Plan, Row = row, Lane = lane, Cost = COST }
 end
 
---- Functions without arguments that the host calls, for the hooks that a scheduler has.
+--- Functions without arguments that the host calls, for the hooks that a
+-- scheduler has.
 function step.bind(scheduler)
   local run = {}
-  local on_plan, on_evict, on_admit = scheduler.plan, scheduler.evict, scheduler.admit
+  local on_plan, on_evict = scheduler.plan, scheduler.evict
+  local on_admit = scheduler.admit
   n_why = #(scheduler.why or {})
   step_state = state.new("scheduler", scheduler.state, IO.state)
   function run.plan()

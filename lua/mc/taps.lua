@@ -1,8 +1,9 @@
---- taps.lua: mc.submit's capture and steer: the tensors behind them, and what of
--- them a sequence shows.
+--- taps.lua: mc.submit's capture and steer: the tensors behind them, and what
+-- of them a sequence shows.
 --
--- Trusted. Captured rows are those of positions: row i is that of the i-th token of
--- prompt and answer, row n_prompt what the first answered token was drawn from.
+-- Trusted. Captured rows are those of positions: row i is that of the i-th
+-- token of prompt and answer, row n_prompt what the first answered token was
+-- drawn from.
 
 local host = require "mc.host"
 local near = require "mc.near"
@@ -17,7 +18,8 @@ local NORM, LOGITS, MAX = -1, -2, 8 -- layers, as host.seq.open has them
 local CAPTURE = { hidden = true, norm = true, logits = true }
 local STEER = { layer = true, add = true, scale = true }
 
-local taken = setmetatable({}, { __mode = "k" }) -- seq -> {hidden, norm, logits}
+-- seq -> {hidden, norm, logits}
+local taken = setmetatable({}, { __mode = "k" })
 
 local function refuse(param, message)
   return nil, host.error("invalid_value", message, param)
@@ -30,13 +32,17 @@ local function n_answer(limit, n_prompt, context)
   return math.min(limit, room)
 end
 
---- The tensors that capture asks for: a list of {layer, tensor} for host.seq.open and
--- what keep() is given; nil, nil when it asks for nothing; nil, err. May wait.
+--- The tensors that capture asks for: a list of {layer, tensor} for
+-- host.seq.open and what keep() is given; nil, nil when it asks for nothing;
+-- nil, err. May wait.
 function M.capture(want, n_prompt, limit, model)
-  if want == nil or n_prompt == 0 then return nil end -- host.seq.open refuses no tokens
+  -- A prompt of no tokens is refused by host.seq.open.
+  if want == nil or n_prompt == 0 then return nil end
   local n_layer, hidden, vocab, context, rows = seq.dims(model)
   if not n_layer then return nil, hidden end
-  if type(want) ~= "table" then return refuse("capture", "capture must be a table") end
+  if type(want) ~= "table" then
+    return refuse("capture", "capture must be a table")
+  end
   local wrong = near.unknown(want, CAPTURE)
   if wrong then return refuse("capture", "capture" .. wrong) end
   local n_gen = n_answer(limit, n_prompt, context)
@@ -54,13 +60,16 @@ function M.capture(want, n_prompt, limit, model)
     return refuse("capture", "capture.hidden: at most " .. MAX - 2 .. " layers")
   end
   for _, layer in ipairs(layers) do
-    if type(layer) ~= "number" or layer % 1 ~= 0 or layer < 0 or layer > n_layer then
+    if type(layer) ~= "number" or layer % 1 ~= 0 or layer < 0
+      or layer > n_layer then
       return refuse("capture", "capture.hidden: layers are 0 to " .. n_layer)
     end
     kept.hidden[layer], err = add(layer, rows, n_prompt + n_gen, hidden)
     if err then return nil, err end
   end
-  if want.norm then kept.norm, err = add(NORM, rows, n_prompt + n_gen, hidden) end
+  if want.norm then
+    kept.norm, err = add(NORM, rows, n_prompt + n_gen, hidden)
+  end
   if not err and want.logits and n_gen > 0 then
     kept.logits, err = add(LOGITS, "f32", n_gen, vocab)
   end
@@ -68,19 +77,25 @@ function M.capture(want, n_prompt, limit, model)
   return list, kept
 end
 
---- The vectors of steer, in the rows' type and computed: {layer, tensor, scale} each;
--- nil, nil when there are none; nil, err. Waits.
+--- The vectors of steer, in the rows' type and computed: {layer, tensor, scale}
+-- each; nil, nil when there are none; nil, err. Waits.
 function M.steer(want, model)
   if want == nil then return nil end
   local n_layer, problem, _, _, rows = seq.dims(model)
   if not n_layer then return nil, problem end
-  if type(want) ~= "table" then return refuse("steer", "steer must be a list") end
-  if #want > MAX then return refuse("steer", "steer: at most " .. MAX .. " vectors") end
+  if type(want) ~= "table" then
+    return refuse("steer", "steer must be a list")
+  end
+  if #want > MAX then
+    return refuse("steer", "steer: at most " .. MAX .. " vectors")
+  end
   local list = {}
   for i, s in ipairs(want) do
     if type(s) ~= "table" or type(s.layer) ~= "number" or s.layer % 1 ~= 0
-      or math.abs(s.layer) > 1e6 or (s.scale ~= nil and type(s.scale) ~= "number") then
-      return refuse("steer", "steer: a list of {layer = number, add = tensor, scale = number}")
+      or math.abs(s.layer) > 1e6
+      or (s.scale ~= nil and type(s.scale) ~= "number") then
+      return refuse("steer",
+        "steer: a list of {layer = number, add = tensor, scale = number}")
     end
     local wrong = near.unknown(s, STEER)
     if wrong then return refuse("steer", "steer" .. wrong) end
@@ -113,9 +128,12 @@ function M.show(s, r)
   local n_gen = r.usage.gen
   local n = seq.counts(s) + math.max(n_gen, 1) - 1
   r.hidden = kept.hidden and {}
-  for layer, t in pairs(kept.hidden or {}) do r.hidden[layer] = tensor.slice(t, 1, n) end
+  for layer, t in pairs(kept.hidden or {}) do
+    r.hidden[layer] = tensor.slice(t, 1, n)
+  end
   r.norm = kept.norm and tensor.slice(kept.norm, 1, n)
-  r.logits = kept.logits and n_gen > 0 and tensor.slice(kept.logits, 1, n_gen) or nil
+  r.logits = kept.logits and n_gen > 0
+    and tensor.slice(kept.logits, 1, n_gen) or nil
 end
 
 return M

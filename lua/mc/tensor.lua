@@ -41,7 +41,7 @@ local function queue(what, fn, ...)
   end
 end
 
--- ---- making ----------------------------------------------------------------------
+-- ---- making -----------------------------------------------------------------
 
 --- A tensor of zeros.
 function M.zeros(dtype, shape)
@@ -70,7 +70,8 @@ local function await(source, started, err)
   return tensor.ready(source)
 end
 
--- Rows from.. (0..) of the source, by way of staged, into those of t: true, or nil, err.
+-- Rows from.. (0..) of the source, by way of staged, into those of t: true, or
+-- nil, err.
 local function copy_rows(source, staged, t, from, n)
   local ok, err = await(source, tensor.rows(source, from, n, staged))
   if not ok then return nil, err end
@@ -113,14 +114,15 @@ function M.weight(model, name)
   return t, err
 end
 
---- What tensors take, in bytes: {used, total} of the pool, {mine, quota} of this VM.
+--- What tensors take, in bytes: {used, total} of the pool, {mine, quota} of
+-- this VM.
 function M.stats()
   local used, total, mine, quota = tensor.stats()
   if not used then return nil, total end
   return { used = used, total = total, mine = mine, quota = quota }
 end
 
--- ---- reading ---------------------------------------------------------------------
+-- ---- reading ----------------------------------------------------------------
 
 -- What `as` makes of a view's numbers, by way of a copy in host memory.
 local function read(t, what, as)
@@ -137,7 +139,7 @@ local function read(t, what, as)
   return numbers
 end
 
--- ---- methods ---------------------------------------------------------------------
+-- ---- methods ----------------------------------------------------------------
 
 local Tensor = {}
 
@@ -145,7 +147,9 @@ local Tensor = {}
 function Tensor.row(t, i) return tensor.row(t, i) end
 
 --- Elements from..to of an axis (the first). A view.
-function Tensor.slice(t, from, to, axis) return tensor.slice(t, from, to, axis) end
+function Tensor.slice(t, from, to, axis)
+  return tensor.slice(t, from, to, axis)
+end
 
 --- The last two axes exchanged. A view.
 function Tensor.transpose(t)
@@ -164,7 +168,9 @@ function Tensor.get(t, ...)
   local v = t
   for n = 1, select("#", ...) do v = tensor.row(v, (select(n, ...))) end
   local got, err = read(v, "t:get")
-  if type(got) == "table" then error("t:get takes an index for each axis", 2) end
+  if type(got) == "table" then
+    error("t:get takes an index for each axis", 2)
+  end
   return got, err
 end
 
@@ -174,14 +180,20 @@ function Tensor.table(t) return read(t, "t:table") end
 --- All of it as base64 of little-endian f32 (w).
 function Tensor.base64(t) return read(t, "t:base64", host.base64) end
 
-function Tensor.matmul(a, b) return queue("t:matmul", tensor.work, "matmul", a, b) end
+function Tensor.matmul(a, b)
+  return queue("t:matmul", tensor.work, "matmul", a, b)
+end
 
 function Tensor.topk(a, k) return queue("t:topk", tensor.work, "topk", a, k) end
 
-function Tensor.cast(a, dtype) return queue("t:cast", tensor.work, "cast", a, dtype) end
+function Tensor.cast(a, dtype)
+  return queue("t:cast", tensor.work, "cast", a, dtype)
+end
 
 for _, name in ipairs { "sum", "mean", "norm", "max", "softmax" } do
-  Tensor[name] = function(a) return queue("t:" .. name, tensor.work, name, a) end
+  Tensor[name] = function(a)
+    return queue("t:" .. name, tensor.work, name, a)
+  end
 end
 
 -- An operand that is no tensor: a number times a tensor is a tensor times it.

@@ -1,7 +1,8 @@
---- test.lua - what a policy's tests() is given: named tests, expectations, random numbers.
+--- test.lua - what a policy's tests() is given: named tests, expectations,
+-- random numbers.
 --
--- Trusted; any VM of a generation. A test that fails refuses the generation; `mascon policy
--- test` runs all of them and says how each went (host.tested).
+-- Trusted; any VM of a generation. A test that fails refuses the generation;
+-- `mascon policy test` runs all of them and says how each went (host.tested).
 
 local apart = require "mc.apart"
 local host = require "mc.host"
@@ -39,7 +40,7 @@ local function same(a, b)
   return true
 end
 
--- ---- expect ----------------------------------------------------------------------------
+-- ---- expect -----------------------------------------------------------------
 
 local Expect = {}
 
@@ -49,13 +50,17 @@ end
 
 --- Equal, tables by their contents.
 function Expect.is(e, want)
-  if not same(e.got, want) then refuse("expected %s, got %s", show(want), show(e.got)) end
+  if not same(e.got, want) then
+    refuse("expected %s, got %s", show(want), show(e.got))
+  end
 end
 
 --- A number at most eps away.
 function Expect.near(e, want, eps)
-  if type(e.got) ~= "number" or not (math.abs(e.got - want) <= (eps or 1e-6)) then
-    refuse("expected %s within %g, got %s", show(want), eps or 1e-6, show(e.got))
+  if type(e.got) ~= "number"
+    or not (math.abs(e.got - want) <= (eps or 1e-6)) then
+    refuse("expected %s within %g, got %s", show(want), eps or 1e-6,
+      show(e.got))
   end
 end
 
@@ -76,9 +81,12 @@ end
 --- A function that raises an error with this pattern in its text.
 function Expect.fails(e, pattern)
   local ok, err = pcall(e.got)
-  if ok then refuse("expected an error like %s, there was none", show(pattern)) end
+  if ok then
+    refuse("expected an error like %s, there was none", show(pattern))
+  end
   if not tostring(err):find(pattern) then
-    refuse("expected an error like %s, got %s", show(pattern), show(tostring(err)))
+    refuse("expected an error like %s, got %s", show(pattern),
+      show(tostring(err)))
   end
 end
 
@@ -88,7 +96,7 @@ local expect_meta = { __metatable = false, __index = function(_, k)
     .. near.hint(k, Expect), 2)
 end }
 
--- ---- tests -----------------------------------------------------------------------------
+-- ---- tests ------------------------------------------------------------------
 
 -- Park and Miller's generator: the same seed gives the same numbers everywhere.
 local function generator(seed)
@@ -104,7 +112,8 @@ function test.new(file, reset)
   local t = { n = 0 }
   reset()
 
-  --- expect(value):is(other), :near(x, eps), :between(a, b), :matches(p), :fails(p)
+  --- expect(value):is(other), :near(x, eps), :between(a, b), :matches(p),
+  -- :fails(p)
   function t.expect(got)
     return setmetatable({ got = got }, expect_meta)
   end
@@ -124,8 +133,8 @@ function test.new(file, reset)
     end
   end
 
-  --- fn(rnd, seed) n times, rnd(low, high) being another generator each time; a failure
-  -- says the seed.
+  --- fn(rnd, seed) n times, rnd(low, high) being another generator each time; a
+  -- failure says the seed.
   function t.random(n, fn)
     for seed = 1, n do
       reset()
@@ -140,8 +149,8 @@ end
 --- Runs a policy's tests; what is not in a named one is a test of its own.
 function test.run(file, policy, t)
   local drop = host.shared and host.shared.set
-  local ok, err = apart.run(function() policy.tests(t) end, host.unique and host.unique() or "",
-    drop or function() end)
+  local ok, err = apart.run(function() policy.tests(t) end,
+    host.unique and host.unique() or "", drop or function() end)
   if not host.tested then
     if not ok then error(err, 0) end
   elseif not ok or t.n == 0 then
@@ -149,7 +158,8 @@ function test.run(file, policy, t)
   end
 end
 
---- Whether this file's tests are to run: all, or only those of the file that is tried.
+--- Whether this file's tests are to run: all, or only those of the file that is
+-- tried.
 function test.wanted(kind)
   return not host.only or host.only.kind == kind
 end

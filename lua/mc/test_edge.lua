@@ -1,7 +1,9 @@
---- test_edge.lua - requests for the tests of routers and routes: nothing is sent.
+--- test_edge.lua - requests for the tests of routers and routes: nothing is
+-- sent.
 --
--- Trusted. A handler under test gets a request that the test made and an answer that is
--- kept; it can't wait, so what talks to the model is for tests over HTTP.
+-- Trusted. A handler under test gets a request that the test made and an answer
+-- that is kept; it can't wait, so what talks to the model is for tests over
+-- HTTP.
 
 local host = require "mc.host"
 local schema = require "mc.schema"
@@ -26,7 +28,9 @@ function Req.json(req, want)
   error(DONE, 0)
 end
 
-function Res.json(res, value, status) res.status, res.value = status or 200, value end
+function Res.json(res, value, status)
+  res.status, res.value = status or 200, value
+end
 
 function Res.text(res, text, kind, status)
   res.status, res.body, res.kind = status or 200, text, kind
@@ -36,24 +40,37 @@ function Res.fail(res, err) res.status, res.err = err.status or 500, err end
 
 function Res.header(res, key, value) res.headers[key:lower()] = value end
 
-function Res.write(res, text) res.status, res.body = 200, (res.body or "") .. text end
+function Res.write(res, text)
+  res.status, res.body = 200, (res.body or "") .. text
+end
 
 function Res.event(res, value)
   res.status = 200
   res.events[#res.events + 1] = value
 end
 
-function Res.file(res, folder, name) res.status, res.file_of = 200, { folder, name } end
+function Res.file(res, folder, name)
+  res.status, res.file_of = 200, { folder, name }
+end
 
-function Res.stream(res, seqs, dialect) res.status, res.stream_of = 200, { seqs, dialect } end
+function Res.stream(res, seqs, dialect)
+  res.status, res.stream_of = 200, { seqs, dialect }
+end
 
 local function make_request(r)
   r = r or {}
-  return setmetatable({ method = r.method or "GET", path = r.path or "/", id = r.id or "test",
+  return setmetatable({
+    method = r.method or "GET",
+    path = r.path or "/",
+    id = r.id or "test",
     ip = r.ip or "127.0.0.1",
-    tenant = r.tenant or "", tenant_id = 0, query = r.query or {}, params = r.params or {},
-    headers = r.headers or {}, text = r.body or (r.json and host.json.encode(r.json)) or "" },
-    { __index = Req })
+    tenant = r.tenant or "",
+    tenant_id = 0,
+    query = r.query or {},
+    params = r.params or {},
+    headers = r.headers or {},
+    text = r.body or (r.json and host.json.encode(r.json)) or "",
+  }, { __index = Req })
 end
 
 --- The helpers for the tests of a router or of routes.
@@ -66,14 +83,17 @@ function M.new(file, policy)
     return policy.route(make_request(r))
   end
 
-  --- Runs a handler, t.call("POST /v1/x", {json = {...}}): its answer {status, value, body,
-  -- headers, events, err}.
+  --- Runs a handler, t.call("POST /v1/x", {json = {...}}): its answer {status,
+  -- value, body, headers, events, err}.
   function t.call(key, r)
-    local route = policy[key] or error("there is no route '" .. tostring(key) .. "'", 2)
+    local route = policy[key]
+      or error("there is no route '" .. tostring(key) .. "'", 2)
     local req = make_request(r)
-    local answer = setmetatable({ headers = {}, events = {} }, { __index = Res })
+    local answer =
+      setmetatable({ headers = {}, events = {} }, { __index = Res })
     req.answer = answer
-    local ok, err = pcall(type(route) == "table" and route.handler or route, req, answer)
+    local handler = type(route) == "table" and route.handler or route
+    local ok, err = pcall(handler, req, answer)
     if not ok and err ~= DONE then error(err, 0) end
     return answer
   end

@@ -1,8 +1,9 @@
 --- test_step.lua - views, candidates and calls for tests of policies.
 --
--- Trusted: has ffi. A view is a plain table that a test makes (or that was recorded); a call
--- of a hook shows it as the engine shows a step, and gives back what was planned. The hook
--- runs as it is: what it does to the view's handles is checked as ever.
+-- Trusted: has ffi. A view is a plain table that a test makes (or that was
+-- recorded); a call of a hook shows it as the engine shows a step, and gives
+-- back what was planned. The hook runs as it is: what it does to the view's
+-- handles is checked as ever.
 
 local ffi = ffi
 local abi = require "mc.abi"
@@ -22,8 +23,8 @@ local C = abi.at("struct mc_cands *", "cands")
 local OUT = abi.at("struct mc_params *", "params")
 local B = abi.at("struct mc_block *", "blocks")
 local HOST = abi.at("void *", "host")
-local show = abi.leaf("int32_t (*)(void *, const void *, int32_t, int32_t, int32_t)",
-  "show")
+local show = abi.leaf(
+  "int32_t (*)(void *, const void *, int32_t, int32_t, int32_t)", "show")
 local hide = abi.leaf("void (*)(void *)", "hide")
 local scene = abi.leaf("const char *(*)(void *, int32_t)", "scene")
 local reset = abi.leaf("void (*)(void *)", "reset")
@@ -54,7 +55,7 @@ local function check_keys(what, t, known, level)
   end
 end
 
--- ---- views -----------------------------------------------------------------------------
+-- ---- views ------------------------------------------------------------------
 
 local function copy(t)
   local c = {}
@@ -82,7 +83,8 @@ local function complete_row(r, i, page)
   elseif state == STATES.paused then
     default("p_step", ceil((r.n_prompt + 1) / page))
   else
-    default("n_ctx", state == STATES.prefill and math.min(page, r.n_prompt - 1) or 0)
+    default("n_ctx",
+      state == STATES.prefill and math.min(page, r.n_prompt - 1) or 0)
     default("n_hit", 0)
     default("n_left", r.n_prompt - r.n_ctx - r.n_hit)
   end
@@ -90,11 +92,13 @@ local function complete_row(r, i, page)
   default("p_held", ceil(r.n_ctx / page))
   default("p_own", r.p_held)
   default("n_guess", r.n_max - (r.n_gen or 0))
-  r.state = STATE_NAME[state] or error("state must be waiting, prefill, decode or paused", 3)
+  r.state = STATE_NAME[state]
+    or error("state must be waiting, prefill, decode or paused", 3)
   return r
 end
 
--- Lanes or tenants: those given, else one of weight 1 for each id that a row names.
+-- Lanes or tenants: those given, else one of weight 1 for each id that a row
+-- names.
 local function complete_parties(given, rows, key)
   local list, by_id = {}, {}
   for _, p in ipairs(given or {}) do
@@ -114,8 +118,9 @@ local function complete_parties(given, rows, key)
 end
 
 --- A view: { rows = { {state = "decode", n_prompt = 100, lane = 1, ...}, ... },
--- lanes = { {id = 1, weight = 2, served = 10} }, pages = free ones, and any field of a view }.
--- Rows are in order of arrival. What is not said is filled in, and can be read back.
+-- lanes = { {id = 1, weight = 2, served = 10} }, pages = free ones, and any
+-- field of a view }. Rows are in order of arrival. What is not said is filled
+-- in, and can be read back.
 local function make_view(v)
   check_keys("view", v, MORE, 3)
   v = copy(v)
@@ -144,15 +149,27 @@ end
 local function random_view(rnd)
   local rows, states = {}, { "waiting", "prefill", "decode", "paused" }
   for i = 1, rnd(0, 40) do
-    local state, n_prompt = states[rnd(1, 4)], rnd(1, 10) == 1 and rnd(1, 4000) or rnd(2, 300)
-    rows[i] = { state = state, n_prompt = math.max(2, n_prompt), lane = rnd(0, 2),
-      priority = rnd(-2, 2), n_gen = state == "decode" and rnd(1, 200) or nil,
-      n_hit = state == "waiting" and n_prompt > 64 and 64 * rnd(0, 1) or nil }
+    local state = states[rnd(1, 4)]
+    local n_prompt = rnd(1, 10) == 1 and rnd(1, 4000) or rnd(2, 300)
+    rows[i] = {
+      state = state,
+      n_prompt = math.max(2, n_prompt),
+      lane = rnd(0, 2),
+      priority = rnd(-2, 2),
+      n_gen = state == "decode" and rnd(1, 200) or nil,
+      n_hit = state == "waiting" and n_prompt > 64 and 64 * rnd(0, 1) or nil,
+    }
   end
-  return make_view { rows = rows, pages = rnd(1, 3) == 1 and rnd(0, 8) or rnd(0, 900),
-    tok_cap = rnd(1, 512), row_cap = rnd(1, 64),
-    lanes = { { id = 0, weight = 1, served = rnd(0, 9999) },
-      { id = 1, weight = rnd(1, 4), served = rnd(0, 9999) } } }
+  return make_view {
+    rows = rows,
+    pages = rnd(1, 3) == 1 and rnd(0, 8) or rnd(0, 900),
+    tok_cap = rnd(1, 512),
+    row_cap = rnd(1, 64),
+    lanes = {
+      { id = 0, weight = 1, served = rnd(0, 9999) },
+      { id = 1, weight = rnd(1, 4), served = rnd(0, 9999) },
+    },
+  }
 end
 
 local COSTS = { decode = true, prefill = true } -- structs in a view
@@ -178,17 +195,19 @@ local function recorded_view(i)
     local r = scalars_of(R[k - 1], ROW)
     r.state = STATE_NAME[r.state]
     r.lane = v.lanes[r.lane + 1] and v.lanes[r.lane + 1].id or r.lane
-    r.tenant = v.tenants[r.tenant + 1] and v.tenants[r.tenant + 1].id or r.tenant
+    r.tenant = v.tenants[r.tenant + 1] and v.tenants[r.tenant + 1].id
+      or r.tenant
     v.rows[k] = r
   end
   v.lanes = complete_parties(v.lanes, v.rows, "lane")
   return v
 end
 
--- ---- showing ---------------------------------------------------------------------------
+-- ---- showing ----------------------------------------------------------------
 
 local Head = ffi.typeof("struct mc_step_view *")
-local Rows, Parties = ffi.typeof("struct mc_row *"), ffi.typeof("struct mc_party *")
+local Rows = ffi.typeof("struct mc_row *")
+local Parties = ffi.typeof("struct mc_party *")
 
 local function put(struct, t, known)
   for k, x in pairs(t) do
@@ -208,7 +227,8 @@ local function index_of(list)
   return at
 end
 
--- One block: head, rows, lanes, tenants; room for the orders that the host makes.
+-- One block: head, rows, lanes, tenants; room for the orders that the host
+-- makes.
 local function block_of(v)
   local n, nl, nt = #v.rows, #v.lanes, #v.tenants
   local row, party = ffi.sizeof("struct mc_row"), ffi.sizeof("struct mc_party")
@@ -226,10 +246,13 @@ local function block_of(v)
   for i, r in ipairs(v.rows) do
     local to = ffi.cast(Rows, base + head.off_row)[i - 1]
     put(to, r, ROW)
-    to.state, to.lane, to.tenant = STATES[r.state], lanes[r.lane], tenants[r.tenant]
+    to.state = STATES[r.state]
+    to.lane, to.tenant = lanes[r.lane], tenants[r.tenant]
     head.n_wait_all = head.n_wait_all + (r.state == "waiting" and 1 or 0)
   end
-  for i, l in ipairs(v.lanes) do put(ffi.cast(Parties, base + head.off_lane)[i - 1], l, PARTY) end
+  for i, l in ipairs(v.lanes) do
+    put(ffi.cast(Parties, base + head.off_lane)[i - 1], l, PARTY)
+  end
   for i, p in ipairs(v.tenants) do
     put(ffi.cast(Parties, base + head.off_tenant)[i - 1], p, PARTY)
   end
@@ -238,21 +261,33 @@ end
 
 -- What the hook wrote and planned; user numbers go back into the view.
 local function result_of(v)
-  local at, out = {}, { n = P.n, tokens = V.tok_cap - P.tok_left, rows = V.row_cap - P.row_left,
-    pages = v.pages - P.page_left, order = {} }
+  local at = {}
+  local out = {
+    n = P.n,
+    tokens = V.tok_cap - P.tok_left,
+    rows = V.row_cap - P.row_left,
+    pages = v.pages - P.page_left,
+    order = {},
+  }
   for i, r in ipairs(v.rows) do
     at[r.seq] = i
     r.user = {}
     for k = 1, K.MC_N_USER do r.user[k] = R[i - 1].user[k - 1] end
   end
-  for i, l in ipairs(v.lanes) do l.user = { L[i - 1].user[0], L[i - 1].user[1] } end
+  for i, l in ipairs(v.lanes) do
+    l.user = { L[i - 1].user[0], L[i - 1].user[1] }
+  end
   for i = 0, P.n - 1 do
     local it = P.item[i]
     local k = at[it.seq]
     out.order[i + 1] = k
-    out[k] = { what = WHAT[it.what], n = it.what == K.MC_RUN and it.n or nil,
-      draft = it.draft > 0 and it.draft or nil, why = it.why > 0 and it.why or nil,
-      code = it.what == K.MC_FAIL and CODE_NAME[it.n] or nil }
+    out[k] = {
+      what = WHAT[it.what],
+      n = it.what == K.MC_RUN and it.n or nil,
+      draft = it.draft > 0 and it.draft or nil,
+      why = it.why > 0 and it.why or nil,
+      code = it.what == K.MC_FAIL and CODE_NAME[it.n] or nil,
+    }
   end
   return out
 end
@@ -275,18 +310,25 @@ local function with_view(v, hook, need)
   return out
 end
 
--- ---- sequences and candidates ----------------------------------------------------------
+-- ---- sequences and candidates -----------------------------------------------
 
-local WANT = { temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1,
-  presence_penalty = 0, frequency_penalty = 0, top_k = 0, keep = 0, min_tokens = 0 }
-local SEQ = { done = true, n_prompt = true, tail = true, want = true, seed = true, id = true }
+local WANT = {
+  temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1,
+  presence_penalty = 0, frequency_penalty = 0, top_k = 0, keep = 0,
+  min_tokens = 0,
+}
+local SEQ = {
+  done = true, n_prompt = true, tail = true, want = true, seed = true,
+  id = true,
+}
 
 local function put_seq(s)
   s = s or {}
   check_keys("sequence", s, SEQ, 4)
   local tail = s.tail or {}
   S.seq, S.gen = s.id or 1, 1
-  S.done, S.n_prompt, S.seed_lo, S.seed_hi = s.done or #tail, s.n_prompt or 10, s.seed or 7, 0
+  S.done, S.n_prompt = s.done or #tail, s.n_prompt or 10
+  S.seed_lo, S.seed_hi = s.seed or 7, 0
   S.n_tail = math.min(#tail, 32)
   for i = 1, S.n_tail do S.tail[i - 1] = tail[#tail - S.n_tail + i] end
   put(S.want, WANT, PARAMS)
@@ -317,7 +359,8 @@ local function pick(run, cands, s)
   end
   C.n, C.rest, C.lse = #cands, cands.rest or 0, cands.lse or 0
   for i, c in ipairs(cands) do
-    C.id[i - 1], C.p[i - 1], C.logit[i - 1] = c.id, c.p or 1 / #cands, c.logit or 0
+    C.id[i - 1], C.p[i - 1] = c.id, c.p or 1 / #cands
+    C.logit[i - 1] = c.logit or 0
   end
   C.drawn = cands.drawn or cands[1].id
   IO.answer = -1
@@ -325,7 +368,7 @@ local function pick(run, cands, s)
   return IO.answer >= 0 and IO.answer or nil
 end
 
--- ---- blocks -----------------------------------------------------------------------------
+-- ---- blocks -----------------------------------------------------------------
 
 -- The scores that keep gives to blocks {tenant =, depth =, hits =, t_used =}.
 local function keep(hook, list)
@@ -347,11 +390,12 @@ local function keep(hook, list)
   return scores
 end
 
--- ---- what tests() is given -------------------------------------------------------------
+-- ---- what tests() is given --------------------------------------------------
 
 local M = {}
 
---- The helpers for the tests of a policy of this kind. run: the functions that the host calls.
+--- The helpers for the tests of a policy of this kind. run: the functions that
+-- the host calls.
 function M.new(file, kind, run)
   local t = test.new(file, function() reset(HOST) end)
   local function need(hook)

@@ -1,22 +1,24 @@
 --- wait.lua: the one way in which Lua code waits.
 --
--- A binding said "not yet" and left word of who is to be woken; wait() then yields a token
--- up to the host, through the script's own coroutines if there are any: their resume and
--- wrap, as scripts get them, pass the token on and hide it. Trusted.
+-- A binding said "not yet" and left word of who is to be woken; wait() then
+-- yields a token up to the host, through the script's own coroutines if there
+-- are any: their resume and wrap, as scripts get them, pass the token on and
+-- hide it. Trusted.
 
 local host = require "mc.host"
 
 local TOKEN = host.task.token
-local create, raw_resume, raw_yield = coroutine.create, coroutine.resume, coroutine.yield
-local isyieldable = coroutine.isyieldable
+local create, isyieldable = coroutine.create, coroutine.isyieldable
+local raw_resume, raw_yield = coroutine.resume, coroutine.yield
 
 local M = {}
 
---- Waits. Wake-ups may be for nothing: the caller asks again. what: for the message.
+--- Waits. Wake-ups may be for nothing: the caller asks again. what: for the
+-- message.
 function M.wait(what)
   if not isyieldable() then
-    error(what .. " waits: it can't be called in a sort comparator, a gsub callback, a"
-      .. " finalizer or at the top level of a file", 3)
+    error(what .. " waits: it can't be called in a sort comparator, a gsub"
+      .. " callback, a finalizer or at the top level of a file", 3)
   end
   raw_yield(TOKEN)
 end

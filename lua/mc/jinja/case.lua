@@ -1,8 +1,8 @@
 --- case.lua: upper and lower case beyond ASCII. Made by
 -- tests/golden/case_table.py; do not edit.
 --
--- Each range is first,count,step,delta: `count` code points, `step` apart, map to
--- themselves plus delta; `first` counts from the end of the range before.
+-- Each range is first,count,step,delta: `count` code points, `step` apart, map
+-- to themselves plus delta; `first` counts from the end of the range before.
 -- SPECIAL lists the characters whose upper case is longer than one character.
 
 local M = {}
@@ -79,7 +79,8 @@ local SPECIAL = [[
 -- The table character -> character that a list of ranges stands for.
 local function expand(ranges, encode)
   local map, at = {}, 0
-  for first, count, step, delta in ranges:gmatch("(%d+),(%d+),(%d+),(%-?%d+)") do
+  local RANGE = "(%d+),(%d+),(%d+),(%-?%d+)"
+  for first, count, step, delta in ranges:gmatch(RANGE) do
     at = at + first
     for _ = 1, count do
       map[encode(at)] = encode(at + delta)
@@ -90,7 +91,8 @@ local function expand(ranges, encode)
   return map
 end
 
---- The maps of one character to its upper and its lower case; encode makes UTF-8.
+--- The maps of one character to its upper and its lower case; encode makes
+-- UTF-8.
 function M.maps(encode)
   local upper, lower = expand(UPPER, encode), expand(LOWER, encode)
   for char, long in SPECIAL:gmatch("(%S+)=(%S+)") do
