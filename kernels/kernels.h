@@ -67,6 +67,7 @@ struct mc_backend {
     uint16_t row_dt;  /* row type */
     struct mc_peer peer;
     const struct mc_op *op[MC_N_OP];
+    const struct mc_op *any[MC_N_OP]; /* NULL, or a slower body for the sizes that op refuses */
 
     /* The run layout for a disk format, and the activation layout that it reads. */
     uint16_t (*run_of)(const struct mc_backend *b, uint16_t disk_fmt);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/log.h"
 #include "core/model/pass_int.h"
 
 static void no_memory(struct mc_pass *p)
@@ -89,18 +90,29 @@ static const char *const op_names[MC_N_OP] = {
 #undef MC_OP
 };
 
-/* Asks whether the operation takes these params; scratch is shared by all. */
-static int ask(struct mc_pass *p, const struct mc_op *op, const void *params)
+/* The body that takes these params: the backend's own, or where that refuses their sizes the
+ * one for any. NULL and p->rc when none does. Scratch is shared by all. */
+static const struct mc_op *body_for(struct mc_pass *p, enum mc_op_id id, const void *params)
 {
+    const struct mc_op *op = p->m->be->op[id], *any = p->m->be->any[id];
     struct mc_need need = {0};
     const char *why = NULL;
     int rc = op->need ? op->need(params, &need, &why) : 0;
 
-    if (rc < 0)
-        return mc_fail(p->err, rc, "operation %s: %s", op->name, why ? why : "refused");
+    if (rc == MC_K_EUNSUP && any && any->need(params, &need, NULL) == 0) {
+        if (!(p->slow >> id & 1) && p->m->slice.rank == 0)
+            mc_info("model", "%s runs its scalar body: %s", op->name, why);
+        p->slow |= UINT64_C(1) << id;
+        op = any;
+        rc = 0;
+    }
+    if (rc < 0) {
+        p->rc = mc_fail(p->err, rc, "operation %s: %s", op->name, why ? why : "refused");
+        return NULL;
+    }
     if (need.scratch > p->scratch_bytes)
         p->scratch_bytes = need.scratch;
-    return 0;
+    return op;
 }
 
 static struct mc_bound *append(struct mc_pass *p)
@@ -132,7 +144,7 @@ void mc_pass_add(struct mc_pass *p, enum mc_op_id id, const void *params, size_t
         p->rc = mc_fail(p->err, MC_EUNSUP, "backend %s has no operation %s",
                         p->m->be->name, op_names[id]);
     if (p->rc == 0)
-        p->rc = ask(p, op, params);
+        op = body_for(p, id, params);
     b = p->rc == 0 ? append(p) : NULL;
     if (!b)
         return;

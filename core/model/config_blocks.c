@@ -195,6 +195,7 @@ void mc_cfg_read_drafts(struct mc_cfg_reader *r, const struct mc_ckpt *c,
                         struct mc_config *out)
 {
     int32_t n = mc_cfg_integer(r, "num_nextn_predict_layers", 0, 0, MC_LIMIT_LAYERS);
+    struct mc_disk mix;
     char name[96];
 
     if (r->rc < 0 || n == 0)
@@ -203,9 +204,8 @@ void mc_cfg_read_drafts(struct mc_cfg_reader *r, const struct mc_ckpt *c,
         mc_cfg_bad(r, MC_EUNSUP, "num_nextn_predict_layers", "above 1 is not supported");
         return;
     }
-    snprintf(name, sizeof name, "%smodel.layers.%d.eh_proj.weight", out->prefix,
-             out->n_layer);
-    if (mc_ckpt_n(c) > 0 && !mc_ckpt_find(c, name))
+    snprintf(name, sizeof name, "%smodel.layers.%d.eh_proj", out->prefix, out->n_layer);
+    if (mc_ckpt_n(c) > 0 && mc_ckpt_matrix(c, name, &mix, NULL) == MC_ENOENT)
         return;
     out->n_mtp = n;
     out->layer[out->n_layer] = (uint8_t)((out->n_expert > 0 ? MC_LAYER_MOE : 0) |

@@ -99,8 +99,8 @@ int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,
     const char *why = NULL;
     int rc = op->need(p, need, &why);
 
-    if (rc < 0 && p->w.layout != MC_W_F32 && p->w.k < p->disk.k) {
-        p->w.layout = MC_W_F32; /* a cut inside of what the layout keeps together */
+    if (rc < 0 && p->w.layout != MC_W_F32) {
+        p->w.layout = MC_W_F32; /* columns, or a cut, inside of what the layout keeps together */
         rc = op->need(p, need, &why);
     }
     if (rc < 0)

@@ -105,6 +105,7 @@ struct mc_pass {
     struct mc_act_buf *act;
     int32_t n_act;
     size_t scratch_bytes;
+    uint64_t slow; /* bit i: operation i runs its body for any size */
     void *scratch;
     void *x, *res, *norm; /* [T,H] row type */
     void *x_next; /* takes its turn with x: peers may still read what was joined last */

@@ -118,10 +118,11 @@ static int judge_beyond(const struct mc_ckpt *c, const struct mc_config *cfg,
                         int32_t layer, const char *name, struct mc_strangers *out,
                         struct mc_err *err)
 {
+    struct mc_disk disk;
     char mix[96];
 
-    snprintf(mix, sizeof mix, "%smodel.layers.%d.eh_proj.weight", cfg->prefix, layer);
-    if (!mc_ckpt_find(c, mix))
+    snprintf(mix, sizeof mix, "%smodel.layers.%d.eh_proj", cfg->prefix, layer);
+    if (mc_ckpt_matrix(c, mix, &disk, NULL) == MC_ENOENT)
         return mc_fail(err, MC_EFORMAT,
                        "%.110s is there, but the config gives this %s %d layers "
                        "(num_hidden_layers), and it is none of drafts",

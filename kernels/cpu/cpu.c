@@ -4,6 +4,8 @@
  * chooses at open. Owns the backend struct; THREAD: any. */
 #include "kernels/cpu/cpu.h"
 
+#include "kernels/ref/ref.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +65,16 @@ static const struct set *pick(const char *name, const char **why)
     return NULL;
 }
 
+/* What reads no packed weights the oracle can do in their place: sizes that are no whole
+ * vectors, or that no table of theirs has room for. */
+static const struct mc_op *const any_size[MC_N_OP] = {
+    [MC_OP_join] = &mc_ref_join,           [MC_OP_gqa_prep] = &mc_ref_gqa_prep,
+    [MC_OP_gqa_attn] = &mc_ref_gqa_attn,   [MC_OP_attn_merge] = &mc_ref_attn_merge,
+    [MC_OP_mla_prep] = &mc_ref_mla_prep,   [MC_OP_mla_attn] = &mc_ref_mla_attn,
+    [MC_OP_dsa_prep] = &mc_ref_dsa_prep,   [MC_OP_dsa_topk] = &mc_ref_dsa_topk,
+    [MC_OP_mtp_in] = &mc_ref_mtp_in,
+};
+
 static uint16_t run_of(const struct mc_backend *b, uint16_t disk_fmt)
 {
     (void)b;
@@ -104,5 +116,6 @@ struct mc_backend *mc_cpu_open(const struct mc_backend_opts *o, const char **why
     for (i = 0; i < MC_N_OP; i++)
         if (set->op[i])
             b->op[i] = set->op[i];
+    memcpy(b->any, any_size, sizeof any_size);
     return b;
 }

@@ -121,6 +121,9 @@ class Weights:
                                              b"".join(struct.pack(f"<{k // group}H", *s) for s in scale))
         self.file[full + ".weight_shape"] = ("I64", [2], struct.pack("<2q", n, k))
 
+    def _int4_g8(self, full, name, n, k, w):
+        self._int4(full, name, n, k, w, 8)
+
     def _mixed(self, full, name, n, k, w):
         """One format here, another there: also within what shares an input or a stack."""
         (self._int4 if self.random.random() < .5 else self._bf16)(full, name, n, k, w)

@@ -259,7 +259,27 @@ def awq():
     return four_bits("awq")
 
 
-CASES = [without_query_latent, blocks_cut_by_edges, whole_floats, half_floats, heads_no_block_fits, sparse_attention,
+def no_whole_vectors():
+    """Widths that fill no vector, int4 in groups that fill no block of 32."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 8,
+                                                             "symmetric": True, "strategy": "group"}}}
+    c = base("llama", "LlamaForCausalLM", hidden_size=88, intermediate_size=72, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, head_dim=22,
+             quantization_config={"quant_method": "compressed-tensors", "format": "pack-quantized",
+                                  "config_groups": groups})
+    return c, c, weights(c, 18, "int4_g8"), (1, 70), {}
+
+
+def latents_of_any_size():
+    """No size is a multiple of 8: hidden, latents, rotated dims, heads, indexer, draft layer."""
+    c = base("glm_moe_dsa", "GlmMoeDsaForCausalLM", **LATENT | dict(
+        hidden_size=70, q_lora_rank=27, kv_lora_rank=41, qk_rope_head_dim=6, n_group=1, topk_group=1,
+        num_hidden_layers=2, num_nextn_predict_layers=1, index_n_heads=5, index_head_dim=18, index_topk=6,
+        indexer_types=["full", "full"], mlp_layer_types=["dense", "sparse"]))
+    return c, c, weights(c, 19), (1, 19), dict(drafts=True)
+
+
+CASES = [no_whole_vectors, latents_of_any_size, without_query_latent, blocks_cut_by_edges, whole_floats, half_floats, heads_no_block_fits, sparse_attention,
          wrapped_text, shared_with_a_gate, every_other_layer, window_and_strangers, long_context_rope,
          formats_mixed, gptq, awq]
 
