@@ -39,7 +39,8 @@ struct mc_engine_opts {
     uint64_t tensor_bytes; /* pool of scripts' tensors, 0: 512 MiB */
     bool sync;            /* no look-ahead: publish a step before the next is planned */
     bool prefill_bf16;    /* prompt rows see their own step's keys and values in bf16 */
-    int32_t mla_expand;   /* latents: chunks of so many tokens attend expanded, 0: none */
+    int32_t mla_expand;   /* latents: chunks of so many tokens attend expanded, 0: none,
+                             below 0: from where it pays */
     bool no_page_tags;
 };
 

@@ -116,16 +116,14 @@ static int open_job(struct job *j, const char *src, const char *recipe,
 
 /* ---- calibration ------------------------------------------------------------------- */
 
-/* Of an expert's matrices one stands for the others. */
-static void note_seen(void *ctx, const char *module, int64_t rows)
+static void note_seen(void *ctx, const char *module, int64_t rows, int64_t lent)
 {
-    const char *end = strstr(module, ".down_proj");
+    int n = (int)(strstr(module, ".down_proj") - module);
 
     if (rows == 0)
-        fprintf(stderr, "no row of the text reached %s: its columns count alike\n", module);
-    if (end)
-        json_object_setn_new(((struct job *)ctx)->seen, module, (size_t)(end - module),
-                             json_integer(rows));
+        fprintf(stderr, "the text sent no row to %.*s: %lld rows of its layer went through it "
+                "instead\n", n, module, (long long)lent);
+    json_object_setn_new(((struct job *)ctx)->seen, module, (size_t)n, json_integer(rows));
 }
 
 static void show_seen(struct job *j)
@@ -136,15 +134,15 @@ static void show_seen(struct job *j)
     mc_calib_seen(j->calib, &s, note_seen, j);
     if (j->json)
         printf("{\"calibrated_tokens\":%d,\"experts\":%d,\"unseen\":%d,"
-               "\"least_rows\":%lld,\"mean_rows\":%.1f,\"most_rows\":%lld}\n",
-               s.n_token, s.n_expert, s.n_unseen, (long long)s.least, s.mean,
+               "\"lent\":%d,\"least_rows\":%lld,\"mean_rows\":%.1f,\"most_rows\":%lld}\n",
+               s.n_token, s.n_expert, s.n_unseen, s.n_lent, (long long)s.least, s.mean,
                (long long)s.most);
     else if (s.n_expert > 0)
         printf(
             "calibrated on %d tokens: %d experts saw %lld to %lld rows, %.1f on average; "
-            "%d saw none\n",
+            "%d saw none; %d with few were lent their layer's\n",
             s.n_token, s.n_expert, (long long)s.least, (long long)s.most, s.mean,
-            s.n_unseen);
+            s.n_unseen, s.n_lent);
     else
         printf("calibrated on %d tokens\n", s.n_token);
 }

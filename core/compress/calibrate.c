@@ -11,14 +11,20 @@
 
 #include "core/model/solo.h"
 
-enum { WINDOW = 512, TEXT_MAX = 64 << 20, MAX_K = 65536 };
+enum {
+    WINDOW = 512,
+    FEW = 64, /* rows that say too little of an expert's columns */
+    TEXT_MAX = 64 << 20,
+    MAX_K = 65536,
+};
 
 struct entry {
     const void *q; /* packed bytes */
     char module[MC_TENSOR_NAME + 32];
     bool expert;
     int32_t k;
-    int64_t n; /* rows */
+    int64_t n;    /* rows that came to it, */
+    int64_t lent; /* and of the layer's others */
     double *sum;
     float *weight;
 };
@@ -30,6 +36,7 @@ struct mc_calib {
     struct entry *e; /* sorted by q while running, by module afterwards */
     int32_t n, cap;
     int32_t n_token;
+    struct mc_stream *lend; /* while rows are lent: what computes them */
     int rc;
 };
 
@@ -150,12 +157,18 @@ static bool row_of(const struct mc_act *a, int64_t t, float *x)
     }
 }
 
+static struct entry *entry_of(const struct mc_calib *c, const struct mc_w *w)
+{
+    const struct entry key = {.q = w->q};
+
+    return bsearch(&key, c->e, (size_t)c->n, sizeof key, by_place);
+}
+
 /* The matrix w saw row t. */
 static void saw(struct mc_calib *c, const struct mc_w *w, const struct mc_act *a,
                 int64_t t)
 {
-    const struct entry key = {.q = w->q};
-    struct entry *e = bsearch(&key, c->e, (size_t)c->n, sizeof key, by_place);
+    struct entry *e = entry_of(c, w);
     static _Thread_local float x[MAX_K];
 
     if (!e || e->k != a->k || a->k > MAX_K)
@@ -166,7 +179,10 @@ static void saw(struct mc_calib *c, const struct mc_w *w, const struct mc_act *a
     }
     for (int32_t i = 0; i < e->k; i++)
         e->sum[i] += (double)x[i] * x[i];
-    e->n++;
+    if (c->lend)
+        e->lent++;
+    else
+        e->n++;
 }
 
 static void saw_all(struct mc_calib *c, const struct mc_w *w, const struct mc_act *a,
@@ -191,12 +207,45 @@ static void saw_experts(struct mc_calib *c, const struct mc_moe_p *p)
     }
 }
 
+/* All rows through the experts that saw few. What moe kept between its matrices is of no
+ * more use to it, and has the form and the room for that of one expert. */
+static void lend_rows(struct mc_calib *c, const struct mc_moe_p *p)
+{
+    struct mc_backend *be = c->m->be;
+    const struct mc_op *op = be->op[MC_OP_glu];
+
+    for (int32_t i = 0; i < p->gate.n && c->rc == 0; i++) {
+        struct mc_glu_p glu = {.n_live = p->n_live, .cap = p->cap, .act = p->act,
+                               .gate = mc_ws_at(&p->gate, i), .up = mc_ws_at(&p->up, i),
+                               .out = p->mid};
+        struct mc_w down = mc_ws_at(&p->down, i);
+        const struct entry *e = entry_of(c, &down);
+        struct mc_need need = {0};
+
+        if (!e || e->n >= FEW)
+            continue;
+        c->rc = op->need(&glu, &need, NULL);
+        if (c->rc == 0 && need.scratch > 0)
+            c->rc = MC_EUNSUP;
+        if (c->rc == 0)
+            c->rc = op->run(c->lend, &glu);
+        if (c->rc == 0)
+            c->rc = be->wait(c->lend, be->mark(c->lend));
+        if (c->rc < 0)
+            return;
+        saw_all(c, &glu.gate, &p->act, *p->n_live);
+        saw_all(c, &glu.up, &p->act, *p->n_live);
+        saw_all(c, &down, &glu.out, *p->n_live);
+    }
+}
+
 static void on_op(void *ctx, const struct mc_op *op, const void *params)
 {
     struct mc_calib *c = ctx;
     const struct mc_backend *be = c->m->be;
 
-    if (op != be->op[MC_OP_linear] && op != be->op[MC_OP_glu] && op != be->op[MC_OP_moe])
+    if (op != be->op[MC_OP_moe] &&
+        (c->lend || (op != be->op[MC_OP_linear] && op != be->op[MC_OP_glu])))
         return;
     if (mc_solo_wait(c->solo) < 0)
         return; /* the run reports it */
@@ -210,6 +259,8 @@ static void on_op(void *ctx, const struct mc_op *op, const void *params)
 
         saw_all(c, &p->gate, &p->act, *p->n_live);
         saw_all(c, &p->up, &p->act, *p->n_live);
+    } else if (c->lend) {
+        lend_rows(c, params);
     } else {
         saw_experts(c, params);
     }
@@ -233,14 +284,45 @@ static int read_text(const char *path, char **out, size_t *n, struct mc_err *err
     return 0;
 }
 
+static int run_window(struct mc_calib *c, const int32_t *ids, struct mc_err *err)
+{
+    const struct mc_pass_watch watch = {.on_op = on_op, .ctx = c};
+    const int32_t last = WINDOW - 1;
+    const float *logits;
+    int rc;
+
+    mc_solo_reset(c->solo);
+    rc = mc_solo_run(c->solo, ids, WINDOW, &last, 1, &watch, &logits, err);
+    return rc < 0 || c->rc == 0
+               ? rc
+               : mc_fail(err, c->rc, "--calibrate: this backend's activations can't be read");
+}
+
+/* The first window once more, for experts that saw few rows. */
+static int run_lent(struct mc_calib *c, const int32_t *ids, struct mc_err *err)
+{
+    struct mc_backend *be = c->m->be;
+    bool few = false;
+    int rc;
+
+    for (int32_t i = 0; i < c->n; i++)
+        few = few || (c->e[i].expert && c->e[i].n < FEW);
+    if (!few)
+        return 0;
+    rc = be->stream_new(be, &c->lend);
+    if (rc < 0)
+        return mc_fail(err, rc, "no stream on backend %s", be->name);
+    rc = run_window(c, ids, err);
+    be->stream_free(c->lend);
+    c->lend = NULL;
+    return rc;
+}
+
 static int run_windows(struct mc_calib *c, const struct mc_ids *ids, int32_t n_token,
                        struct mc_err *err)
 {
     const struct mc_solo_opts o = {.context = WINDOW, .rows = WINDOW, .outs = 1,
                                    .kv = MC_KV_F32};
-    const struct mc_pass_watch watch = {.on_op = on_op, .ctx = c};
-    const int32_t last = WINDOW - 1;
-    const float *logits;
     int rc;
 
     if (ids->n < WINDOW || n_token < WINDOW)
@@ -250,12 +332,11 @@ static int run_windows(struct mc_calib *c, const struct mc_ids *ids, int32_t n_t
     for (size_t at = 0;
          rc == 0 && at + WINDOW <= ids->n && c->n_token + WINDOW <= n_token;
          at += WINDOW) {
-        mc_solo_reset(c->solo);
-        rc = mc_solo_run(c->solo, ids->v + at, WINDOW, &last, 1, &watch, &logits, err);
+        rc = run_window(c, ids->v + at, err);
         c->n_token += WINDOW;
     }
-    if (rc == 0 && c->rc < 0)
-        rc = mc_fail(err, c->rc, "--calibrate: this backend's activations can't be read");
+    if (rc == 0)
+        rc = run_lent(c, ids->v, err);
     mc_solo_close(c->solo);
     c->solo = NULL;
     return rc;
@@ -267,8 +348,6 @@ static int weigh(struct entry *e)
 {
     double mean = 0;
 
-    if (e->n == 0)
-        return 0;
     for (int32_t i = 0; i < e->k; i++)
         mean += e->sum[i] / e->k;
     if (!(mean > 0))
@@ -340,7 +419,8 @@ const float *mc_calib_importance(void *calib, const char *module, int32_t column
 }
 
 void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
-                   void (*each)(void *ctx, const char *module, int64_t rows), void *ctx)
+                   void (*each)(void *ctx, const char *module, int64_t rows, int64_t lent),
+                   void *ctx)
 {
     double sum = 0;
 
@@ -348,15 +428,14 @@ void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
     for (int32_t i = 0; i < c->n; i++) {
         const struct entry *e = &c->e[i];
 
-        if (!e->expert)
-            continue;
-        each(ctx, e->module, e->n);
-        if (!strstr(e->module, ".down_proj"))
-            continue; /* one matrix an expert is counted */
+        if (!e->expert || !strstr(e->module, ".down_proj"))
+            continue; /* of an expert one matrix stands for the others */
+        each(ctx, e->module, e->n, e->lent);
         out->least = out->n_expert == 0 || e->n < out->least ? e->n : out->least;
         out->most = e->n > out->most ? e->n : out->most;
         out->n_expert++;
         out->n_unseen += e->n == 0;
+        out->n_lent += e->lent > 0;
         sum += (double)e->n;
     }
     out->mean = out->n_expert > 0 ? sum / out->n_expert : 0;

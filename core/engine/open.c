@@ -25,6 +25,8 @@ static int open_ranks(struct mc_engine *e, struct mc_err *err)
     int rc = mc_ranks_open(&e->ranks, e->o.backend ? e->o.backend : "cpu", &o, e->o.ranks, err);
 
     e->ranks.mla_expand = e->o.mla_expand;
+    if (e->o.shard_tokens > 1 || (e->o.mla_expand < 0 && e->o.chunk < MC_EXPAND_LEAST))
+        e->ranks.mla_expand = 0; /* no chunk will ever be */
     e->ranks.prefill_bf16 = e->o.prefill_bf16;
     if (rc == 0)
         rc = mc_ranks_load(&e->ranks, e->o.model, &e->tok, err);

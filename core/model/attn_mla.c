@@ -3,8 +3,8 @@
  * Owns nothing. THREAD: opening.
  * Absorbed form: W_UK goes to the query, so that it meets the cached latent, and W_UV to
  * what attention leaves, so that no key or value is ever expanded; but for the rows of
- * long chunks, where the operator asks for it (--mla-expand): a token's keys and values,
- * made once, then serve many rows. A layer that owns an indexer chooses topk positions for
+ * long chunks (--mla-expand): a token's keys and values, made once, then serve many rows.
+ * A layer that owns an indexer chooses topk positions for
  * each row; the layers behind it that own none see the same ones, so the set's buffer lives
  * until the next indexer.
  * Tokens spread over a group of ranks: each has the queries of all its heads gathered, lets
@@ -172,6 +172,37 @@ static void add_merge(struct mc_pass *p, struct mc_attn_merge_p *merge)
     MC_PASS_ADD(p, attn_merge, merge);
     if (mc_pass_shards(p) > 1)
         MC_PASS_ADD(p, shard_merge, &all);
+}
+
+/* A row's head multiplies 2c + r values with each token it sees when absorbed, nope + r + v
+ * when expanded, which costs (nope + v) c once a token: even at so many rows. For Kimi that
+ * is 171; measured were 160 to 190 (bench_experts --only long), so that no chunk of less
+ * than 192 rows is expanded for any model: the prompts of short requests keep the bits that
+ * they have in any batch. */
+static int32_t even_rows(const struct mc_config *c)
+{
+    int64_t made = (int64_t)(c->nope + c->v_dim) * c->kv_lora;
+    int64_t saved = 2 * (int64_t)c->kv_lora - c->nope - c->v_dim;
+    int64_t rows = saved > 0 ? (made + saved - 1) / saved : 0;
+
+    rows = (rows + 63) / 64 * 64;
+    return saved <= 0 || rows > INT32_MAX ? 0
+           : rows > MC_EXPAND_LEAST       ? (int32_t)rows
+                                          : MC_EXPAND_LEAST;
+}
+
+int32_t mc_expand_from(const struct mc_backend *be, const struct mc_config *c)
+{
+    const struct mc_op *op = be->op[MC_OP_attn_ragged];
+    struct mc_attn_ragged_p p = {.h = 1, .nope = c->nope, .v = c->v_dim};
+    struct mc_need need;
+
+    if (!op || c->attn != MC_ATTN_MLA || c->index_topk > 0)
+        return 0;
+    p.kv = mc_kv_of(c, (struct mc_slice){0, 1}, MC_KV_BF16);
+    p.kv_b = (struct mc_w){.layout = MC_W_F32, .n = c->nope + c->v_dim, .k = c->kv_lora};
+    p.act = (struct mc_act){.layout = be->act_of(be, MC_W_F32), .k = c->v_dim};
+    return op->need(&p, &need, NULL) == 0 ? even_rows(c) : 0;
 }
 
 /* Rows of a sequence in a step that make a chunk long: see mc_row_is_long. */

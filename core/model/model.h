@@ -21,6 +21,11 @@ struct mc_ckpt;
 
 enum { MC_MAX_SETS = 64 }; /* vocabulary sets on the device at once */
 
+/* Rows of a chunk from which latents are better expanded (--mla-expand): see attn_mla.c. 0: at
+ * no length, or this backend can't. */
+enum { MC_EXPAND_LEAST = 192 };
+int32_t mc_expand_from(const struct mc_backend *be, const struct mc_config *c);
+
 /* Weights of a layer, by the enums of tensors.h; what it lacks is zero. The ends of the
  * model, embedding, head and last norm, are kept in one too. */
 struct mc_layer {

@@ -274,6 +274,13 @@ static int check_prefill(const struct mc_ranks *r, const struct mc_config *c,
     return 0;
 }
 
+static int32_t expand_from(const struct mc_ranks *r, const struct mc_config *c)
+{
+    if (c->index_topk > 0 || (r->mla_expand < 0 && r->prefill_bf16))
+        return 0;
+    return r->mla_expand < 0 ? mc_expand_from(r->rank[0].be, c) : r->mla_expand;
+}
+
 int mc_ranks_load(struct mc_ranks *r, const char *path, struct mc_tok **tok,
                   struct mc_err *err)
 {
@@ -287,7 +294,7 @@ int mc_ranks_load(struct mc_ranks *r, const char *path, struct mc_tok **tok,
         rc = mc_config_load(l->c, &l->cfg, err);
     if (rc == 0)
         rc = check_prefill(r, &l->cfg, err);
-    l->cfg.mla_expand = l->cfg.index_topk > 0 ? 0 : r->mla_expand;
+    l->cfg.mla_expand = rc == 0 ? expand_from(r, &l->cfg) : 0;
     l->cfg.prefill_bf16 = r->prefill_bf16;
     if (rc == 0)
         rc = check_share(&l->cfg, r->n, err);

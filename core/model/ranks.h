@@ -28,7 +28,7 @@ struct mc_ranks {
     int32_t n;
     struct mc_comm *comm; /* NULL: one rank */
     struct mc_fault fault;
-    int32_t mla_expand; /* set before loading: see config.h */
+    int32_t mla_expand; /* set before loading: see config.h; below 0: as mc_expand_from says */
     bool prefill_bf16;  /* the same */
     int32_t n_shard; /* ranks that a sequence's tokens are spread over; 0: each has all */
     bool stuck; /* a thread of a rank never came back: nothing is freed any more */

@@ -313,6 +313,52 @@ def test_every_expert_is_counted():
         assert "model.layers.3.mlp.experts.7" in by
 
 
+def tensor_place(path, name):
+    """(file, offset, bytes) of a tensor of a directory."""
+    for file in sorted(os.listdir(path)):
+        if not file.endswith(".safetensors"):
+            continue
+        with open(os.path.join(path, file), "rb") as f:
+            n, = struct.unpack("<Q", f.read(8))
+            found = json.loads(f.read(n)).get(name)
+        if found:
+            at, to = found["data_offsets"]
+            return os.path.join(path, file), 8 + n + at, to - at
+    raise AssertionError(name)
+
+
+def tensor(path, name):
+    file, at, n = tensor_place(path, name)
+    with open(file, "rb") as f:
+        f.seek(at)
+        return f.read(n)
+
+
+def test_an_expert_that_no_token_takes_is_calibrated_too():
+    unseen, seen = ("model.layers.3.mlp.experts.%d" % e for e in (5, 6))
+    with Dir() as d:
+        shutil.copytree(MODELS + "tiny-glm", d + "/src", ignore=shutil.ignore_patterns("golden"))
+        file, at, n = tensor_place(d + "/src", "model.layers.3.mlp.gate.e_score_correction_bias")
+        with open(file, "r+b") as f:
+            f.seek(at + 5 * 4)
+            f.write(struct.pack("<f", -1000))
+        with open(d + "/text", "w") as f:
+            f.write(open("tests/corpus/heldout.txt").read()[:3000])
+        compress(d + "/src", d + "/plain", "--recipe", "int4-all")
+        rc, out, err = mascon("compress", d + "/src", d + "/out", "--recipe", "int4-all", "--calibrate", d + "/text",
+                              "--json")
+        assert rc == 0, err
+        said = json.loads(out.splitlines()[0])
+        assert said["unseen"] == 1 and said["least_rows"] == 0 and said["lent"] >= 1, said
+        assert f"no row to {unseen}: 512 rows of its layer" in err and seen not in err, err
+        with open(d + "/out/compress.json") as f:
+            assert json.load(f)["calibration"][unseen] == 0
+        for matrix in ("gate_proj", "up_proj", "down_proj"):
+            for e in (unseen, seen):  # the scales were chosen by what the columns see
+                name = f"{e}.{matrix}.weight_scale"
+                assert tensor(d + "/plain", name) != tensor(d + "/out", name), name
+
+
 def test_others_read_it():
     python = os.environ.get("MASCON_TORCH_PYTHON", sys.executable)
     if subprocess.run([python, "-c", "import torch, compressed_tensors, safetensors"],

@@ -51,6 +51,18 @@ def test_coarser_weights_and_pages_are_further_away():
     assert kv["perplexity"] < 1.005 * kv["against"], kv
 
 
+def test_latents_are_expanded_by_default_and_a_flag_says_never():
+    with tempfile.TemporaryDirectory() as golden:
+        os.symlink(os.path.abspath(M + "tiny-kimi/golden/logits.safetensors"), golden + "/logits.safetensors")
+        said = {}
+        for flags in ((), ("--mla-expand", "0"), ("--mla-expand", "192")):
+            rc, out, err = mascon(M + "tiny-kimi", "--golden", golden, "--backend", "ref", "--kv", "f32", *flags)
+            assert rc == 0, out + err
+            said[flags] = out
+    default, never, from_192 = said.values()
+    assert default == from_192 != never, said
+
+
 def test_a_task_counts_right_answers():
     r = result(M + "tiny-llama", "--task", "tests/corpus/cloze.jsonl")
     assert r["choice"] == 160 and r["cloze"] == 80, r
