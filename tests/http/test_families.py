@@ -99,7 +99,7 @@ def feed(w, c, at, i, how, experts):
         w.matrix(at + ".shared_expert_gate", 1, h)
 
 
-def weights(c, seed, how="bf16", experts=None, prefix=""):
+def weights(c, seed, how="bf16", experts=None, prefix="", mix="bf16"):
     w, h = Weights(seed, prefix), c["hidden_size"]
     w.matrix("model.embed_tokens", c["vocab_size"], h, scale=1.0)
     for i in range(c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)):
@@ -111,7 +111,7 @@ def weights(c, seed, how="bf16", experts=None, prefix=""):
         if i >= c["num_hidden_layers"]:
             for name in ("enorm", "hnorm", "shared_head.norm"):
                 w.vector(f"{at}.{name}.weight", h)
-            w.matrix(at + ".eh_proj", h, 2 * h)
+            w.matrix(at + ".eh_proj", h, 2 * h, mix)
     w.vector("model.norm.weight", h)
     if not c["tie_word_embeddings"]:
         w.matrix("lm_head", c["vocab_size"], h)
@@ -161,15 +161,15 @@ def whole_floats():
 
 
 def heads_no_block_fits():
-    """int4 behind heads of 48: blocks of 32 columns would lie in two of them."""
+    """int4 behind heads of 48: blocks of 32 columns would lie in two of them; also in a draft layer."""
     groups = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 32,
                                                              "symmetric": True, "strategy": "group"}}}
     c = base("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT | dict(
         hidden_size=64, intermediate_size=64, moe_intermediate_size=32, num_hidden_layers=2, q_lora_rank=32,
-        num_attention_heads=2, num_key_value_heads=2, v_head_dim=48),
+        num_attention_heads=2, num_key_value_heads=2, v_head_dim=48, num_nextn_predict_layers=1),
         quantization_config={"quant_method": "compressed-tensors", "format": "pack-quantized",
                              "config_groups": groups})
-    return c, c, weights(c, 17, "int4"), (1, 13), dict(tolerance=INT)
+    return c, c, weights(c, 17, "int4", mix="int4"), (1, 13), dict(tolerance=INT, drafts=True)
 
 
 def half_floats():
