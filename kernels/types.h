@@ -371,4 +371,16 @@ struct mc_peer {
     int32_t rank, n;
 };
 
+/* Rows of `rows` that fall to a rank when row r is rank r mod n's. */
+MC_INLINE int32_t mc_peer_rows(const struct mc_peer *peer, int32_t rows)
+{
+    return peer->n > 1 ? (rows - peer->rank + peer->n - 1) / peer->n : rows;
+}
+
+/* The row of all that is a rank's i-th. */
+MC_INLINE int32_t mc_peer_row(const struct mc_peer *peer, int32_t i)
+{
+    return peer->n > 1 ? i * peer->n + peer->rank : i;
+}
+
 #endif

@@ -12,16 +12,11 @@
 int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key, const void *p,
                  const void *const **all);
 
-/* Rows of `rows` that fall to a rank when row r is rank r mod n's. */
-static inline int32_t mc_peer_rows(const struct mc_peer *peer, int32_t rows)
-{
-    return peer->n > 1 ? (rows - peer->rank + peer->n - 1) / peer->n : rows;
-}
-
-/* The row of all that is a rank's i-th. */
-static inline int32_t mc_peer_row(const struct mc_peer *peer, int32_t i)
-{
-    return peer->n > 1 ? i * peer->n + peer->rank : i;
-}
+/* For ranks that meet on a device: what a rank's backend shows to the others' (borrowed), and
+ * a word that is set when the ranks part, which kernels look at while they spin. NULL, NULL:
+ * it leaves. Any thread. */
+void mc_comm_sit(struct mc_comm *c, int32_t rank, void *seat, uint32_t *parted);
+void *mc_comm_seat(struct mc_comm *c, int32_t rank);
+uint32_t mc_comm_patience_ms(const struct mc_comm *c);
 
 #endif

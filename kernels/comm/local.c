@@ -19,7 +19,10 @@
  *     long.
  *  4. Parting is for good, and the first reason is the one that is kept.
  *
- * Owns its words. THREAD: meet: each rank's leader; break: any. */
+ *  5. Ranks on devices meet there, by kernels (kernels/cuda/peer.cuh): here they only find
+ *     each other's seats, and part.
+ *
+ * Owns its words. THREAD: meet: each rank's leader; break, seats: any. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "kernels/comm/comm.h"
 
@@ -47,6 +50,11 @@ struct place {
     const void *all[MC_MAX_RANKS]; /* what it found at the last meeting */
 };
 
+struct seat {
+    void *shown;
+    uint32_t *parted;
+};
+
 struct mc_comm {
     int32_t n;
     uint32_t patience_ms;
@@ -58,9 +66,20 @@ struct mc_comm {
     atomic_int broken;                   /* 1: `why` is being written, 2: it stands */
     char why[160];
     struct place place[MC_MAX_RANKS];
+    pthread_mutex_t lock; /* of the seats */
+    struct seat seat[MC_MAX_RANKS];
 };
 
 /* ---- parting ------------------------------------------------------------------------- */
+
+static void tell_seats(struct mc_comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    for (int32_t r = 0; r < c->n; r++)
+        if (c->seat[r].parted)
+            __atomic_store_n(c->seat[r].parted, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&c->lock);
+}
 
 void mc_comm_break(struct mc_comm *c, const char *fmt, ...)
 {
@@ -74,6 +93,31 @@ void mc_comm_break(struct mc_comm *c, const char *fmt, ...)
     va_end(ap);
     atomic_store(&c->broken, 2);
     mc_futex_wake(&c->epoch, INT_MAX);
+    tell_seats(c);
+}
+
+void mc_comm_sit(struct mc_comm *c, int32_t rank, void *seat, uint32_t *parted)
+{
+    pthread_mutex_lock(&c->lock);
+    c->seat[rank] = (struct seat){seat, parted};
+    pthread_mutex_unlock(&c->lock);
+    if (mc_comm_broken(c))
+        tell_seats(c);
+}
+
+void *mc_comm_seat(struct mc_comm *c, int32_t rank)
+{
+    void *seat;
+
+    pthread_mutex_lock(&c->lock);
+    seat = c->seat[rank].shown;
+    pthread_mutex_unlock(&c->lock);
+    return seat;
+}
+
+uint32_t mc_comm_patience_ms(const struct mc_comm *c)
+{
+    return c->patience_ms;
 }
 
 const char *mc_comm_broken(const struct mc_comm *c)
@@ -227,6 +271,7 @@ int mc_comm_open(int32_t n, uint32_t patience_ms, struct mc_comm **out)
     c->n = n;
     c->patience_ms = patience_ms;
     c->crowded = crowded(n);
+    pthread_mutex_init(&c->lock, NULL);
     *out = c;
     return 0;
 }

@@ -90,6 +90,44 @@ MC_DEV void mc_st_release(uint32_t *p, uint32_t v)
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
+/* ---- packets between devices: two pairs of words, each pair written and read at once; of
+ * the relaxed kind nothing else is ordered ------------------------------------------- */
+
+#define MC_LD_PAIRS(order)                                                        \
+    uint64_t a, b;                                                                \
+                                                                                  \
+    asm volatile("ld." order ".sys.global.v2.u64 {%0, %1}, [%2];"                 \
+                 : "=l"(a), "=l"(b)                                               \
+                 : "l"(p)                                                         \
+                 : "memory");                                                     \
+    return {static_cast<uint32_t>(a), static_cast<uint32_t>(a >> 32),             \
+            static_cast<uint32_t>(b), static_cast<uint32_t>(b >> 32)}
+
+#define MC_ST_PAIRS(order)                                                        \
+    asm volatile("st." order ".sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p),       \
+                 "l"(v.x | static_cast<uint64_t>(v.y) << 32),                     \
+                 "l"(v.z | static_cast<uint64_t>(v.w) << 32)                      \
+                 : "memory")
+
+MC_DEV uint4 mc_ld_pairs(const void *p) { MC_LD_PAIRS("relaxed"); }
+MC_DEV uint4 mc_ld_pairs_acquire(const void *p) { MC_LD_PAIRS("acquire"); }
+MC_DEV void mc_st_pairs(void *p, uint4 v) { MC_ST_PAIRS("relaxed"); }
+MC_DEV void mc_st_pairs_release(void *p, uint4 v) { MC_ST_PAIRS("release"); }
+
+/* A word that host and device share, looked at in a spin. */
+MC_DEV uint32_t mc_ld_shared_word(const uint32_t *p)
+{
+    uint32_t v;
+
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+MC_DEV void mc_st_shared_word(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 MC_DEV uint64_t mc_atomic_add64(uint64_t *p, uint64_t v)
 {
     return atomicAdd(reinterpret_cast<unsigned long long *>(p), v);

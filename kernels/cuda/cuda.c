@@ -23,7 +23,7 @@ static const struct {
 #undef K
 };
 
-enum { SMEM_MAX = 160 << 10 /* sm_80 has 163 */, EVENTS = 64 };
+enum { SMEM_MAX = 160 << 10 /* sm_80 has 163 */, EVENTS = 64, SLICE_MS = 50 };
 
 struct mc_stream {
     struct mc_cu *cu;
@@ -162,35 +162,58 @@ static uint64_t mark(struct mc_stream *s)
     return t;
 }
 
-static int wait(struct mc_stream *s, uint64_t ticket)
-{
-    struct mc_cu *cu = s->cu;
-
-    cu->api.CtxSetCurrent(cu->ctx);
-    if (ticket == 0)
-        return 0;
-    if (cu->api.EventSynchronize(s->event[ticket % EVENTS]) != 0)
-        return MC_K_EINTERNAL;
-    return __atomic_load_n(cu->fault, __ATOMIC_RELAXED) ? MC_K_EINTERNAL : 0;
-}
-
 static bool done(struct mc_stream *s, uint64_t ticket)
 {
+    mc_cu_result rc;
+
     s->cu->api.CtxSetCurrent(s->cu->ctx);
-    return ticket == 0 ||
-           s->cu->api.EventQuery(s->event[ticket % EVENTS]) != MC_CU_NOT_READY;
+    rc = ticket == 0 ? 0 : s->cu->api.EventQuery(s->event[ticket % EVENTS]);
+    if (rc != 0 && rc != MC_CU_NOT_READY && s->cu->b.peer.n > 1)
+        mc_comm_break(s->cu->b.peer.comm, "rank %d failed: CUDA gave %d",
+                      s->cu->b.peer.rank, rc);
+    return rc != MC_CU_NOT_READY;
+}
+
+/* What became of work that is done. */
+static int result(struct mc_stream *s, uint64_t ticket)
+{
+    struct mc_cu *cu = s->cu;
+    int rc = ticket == 0 ? 0 : cu->api.EventSynchronize(s->event[ticket % EVENTS]);
+
+    if (cu->b.peer.n > 1 && mc_cu_parted(cu) < 0)
+        return MC_K_ERANK;
+    return rc != 0 || __atomic_load_n(&cu->words->fault, __ATOMIC_RELAXED)
+               ? MC_K_EINTERNAL
+               : 0;
 }
 
 static int wait_ms(struct mc_stream *s, uint64_t ticket, uint32_t ms)
 {
-    for (; ms > 0 && !done(s, ticket); ms--)
+    for (uint32_t i = 0; i < ms && !done(s, ticket); i++)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
-    return done(s, ticket) ? wait(s, ticket) : 1;
+    if (done(s, ticket))
+        return result(s, ticket);
+    if (s->cu->b.peer.n > 1)
+        mc_cu_waited(s->cu, ms);
+    return 1;
+}
+
+/* One of several ranks may wait for the others: then somebody has to look after them. */
+static int wait(struct mc_stream *s, uint64_t ticket)
+{
+    int rc = 1;
+
+    s->cu->api.CtxSetCurrent(s->cu->ctx);
+    if (s->cu->b.peer.n < 2)
+        return result(s, ticket);
+    while (rc == 1)
+        rc = wait_ms(s, ticket, SLICE_MS);
+    return rc;
 }
 
 uint32_t *mc_cu_fault(struct mc_stream *s)
 {
-    return s->cu->fault;
+    return &s->cu->words->fault;
 }
 
 struct mc_backend *mc_cu_backend(struct mc_stream *s)
@@ -289,8 +312,9 @@ static void cu_close(struct mc_backend *b)
 
     if (cu->ctx) {
         cu->api.CtxSetCurrent(cu->ctx);
-        if (cu->fault)
-            cu->api.MemFreeHost(cu->fault);
+        mc_cu_leave(cu);
+        if (cu->words)
+            cu->api.MemFreeHost(cu->words);
         for (int i = 0; i < cu->n_module; i++)
             cu->api.ModuleUnload(cu->module[i]);
         cu->api.PrimaryCtxRelease(cu->dev);
@@ -322,9 +346,12 @@ static const char *open_device(struct mc_cu *cu)
 {
     int major = 0, minor = 0, sms = 0;
     char name[40] = "";
+    const char *no;
 
     if (cu->api.Init(0) != 0 || cu->api.DeviceGet(&cu->dev, 0) != 0)
         return "cuda: no device";
+    if (cu->api.DeviceGet(&cu->dev, cu->b.peer.rank) != 0)
+        return "cuda: fewer devices than ranks";
     if (cu->api.DeviceGetAttribute(&major, MC_CU_ATTR_MAJOR, cu->dev) != 0 ||
         cu->api.DeviceGetAttribute(&minor, MC_CU_ATTR_MINOR, cu->dev) != 0 ||
         cu->api.DeviceGetAttribute(&sms, MC_CU_ATTR_SMS, cu->dev) != 0 ||
@@ -337,11 +364,12 @@ static const char *open_device(struct mc_cu *cu)
         cu->api.CtxSetCurrent(cu->ctx) != 0)
         return "cuda: no context";
     snprintf(cu->b.what, sizeof cu->b.what, "%s, sm_%d, %d SMs", name, cu->arch, sms);
-    if (cu->api.MemHostAlloc((void **)&cu->fault, sizeof *cu->fault,
+    if (cu->api.MemHostAlloc((void **)&cu->words, sizeof *cu->words,
                              MC_CU_HOST_PORTABLE | MC_CU_HOST_DEVICEMAP) != 0)
         return "cuda: no pinned memory";
-    *cu->fault = 0;
-    return find_kernels(cu);
+    *cu->words = (struct mc_cu_words){0};
+    no = mc_cu_sit(cu);
+    return no ? no : find_kernels(cu);
 }
 
 struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **why)
@@ -350,15 +378,13 @@ struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **wh
     struct mc_backend *b = (struct mc_backend *)cu;
     const char *no;
 
-    if (o->peer.n > 1) {
-        free(cu);
-        *why = "cuda: one rank only";
-        return NULL;
-    }
     if (!cu) {
         *why = "cuda: out of memory";
         return NULL;
     }
+    b->peer = o->peer;
+    b->alloc = dev_alloc;
+    b->release = dev_release;
     if (!mc_cu_platform.load(&cu->api, why)) {
         free(cu);
         return NULL;
@@ -373,8 +399,6 @@ struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **wh
     b->row_dt = MC_BF16;
     b->run_of = mc_cu_run_of;
     b->act_of = act_of;
-    b->alloc = dev_alloc;
-    b->release = dev_release;
     b->host_alloc = host_alloc;
     b->host_release = host_release;
     b->upload = upload;

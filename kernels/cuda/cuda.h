@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/list.h"
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/params.h"
 #include "kernels/kernels.h"
 
 /* CUresult and handles; 0 is success. Names and versions as libcuda exports them. */
@@ -33,6 +34,8 @@ enum {
 #define MC_CU_API(F)                                                               \
     F(Init, cuInit, (unsigned flags))                                              \
     F(DeviceGet, cuDeviceGet, (int *dev, int at))                                  \
+    F(DeviceCanAccessPeer, cuDeviceCanAccessPeer, (int *can, int dev, int peer))   \
+    F(CtxEnablePeerAccess, cuCtxEnablePeerAccess, (void *ctx, unsigned flags))     \
     F(DeviceGetName, cuDeviceGetName, (char *name, int len, int dev))              \
     F(DeviceGetAttribute, cuDeviceGetAttribute, (int *value, int attr, int dev))   \
     F(PrimaryCtxRetain, cuDevicePrimaryCtxRetain, (void **ctx, int dev))           \
@@ -98,7 +101,12 @@ struct mc_cu {
     void *module[32];
     int n_module;
     void *fn[MC_N_KERNEL];
-    uint32_t *fault; /* host-visible; see params.h */
+    struct mc_cu_words *words; /* pinned; see params.h */
+    struct mc_cu_peers peers;  /* of several ranks; seats as they are found */
+    size_t seat_bytes;
+    struct { /* of the wait for others, the host's: see peer.c */
+        uint32_t came, polls, waited;
+    } late;
     bool w8a8;       /* e4m3 weights multiply e4m3 activations */
 };
 
@@ -112,6 +120,15 @@ struct mc_cu_grid {
 };
 int mc_cu_launch(struct mc_stream *s, enum mc_kernel_id k, struct mc_cu_grid g,
                  const void *p);
+
+/* Ranks that meet on their devices, peer.c. Each is called with the context current. */
+const char *mc_cu_sit(struct mc_cu *cu); /* NULL, or why there is no seat for it */
+void mc_cu_leave(struct mc_cu *cu);
+int mc_cu_peers_of(struct mc_stream *s, struct mc_cu_peers *out); /* once all sit */
+/* The host waited so long for this rank, in vain; and what became of the ranks: 0 or
+ * MC_K_ERANK. */
+void mc_cu_waited(struct mc_cu *cu, uint32_t ms);
+int mc_cu_parted(struct mc_cu *cu);
 
 /* vocab_mem of vocab.cuh, with room. */
 enum { MC_CU_VOCAB_SMEM = 4096 };
@@ -145,7 +162,7 @@ uint16_t mc_cu_run_of(const struct mc_backend *b, uint16_t disk_fmt);
         F(glu) F(quant) F(gqa_prep) F(gqa_attn) F(attn_merge) F(route) F(moe)         \
             F(mla_prep) F(mla_q) F(mla_attn) F(mla_out) F(dsa_prep) F(dsa_topk)       \
                 F(mtp_in) F(gather_rows) F(chain) F(sample) F(verify) F(commit)       \
-                    F(nll) F(tap) F(tensor)
+                    F(nll) F(tap) F(tensor) F(agree) F(all_gather) F(all_to_all)
 #define F(name) extern const struct mc_op mc_cu_##name;
 MC_CU_OPS(F)
 #undef F

@@ -68,12 +68,15 @@ struct mc_f4 {
     float v[4];
 };
 
-MC_DEV mc_f4 mc_bf16_get4(const void *p) /* 8-byte aligned */
+MC_DEV mc_f4 mc_bf16_of_pairs(uint2 u)
 {
-    uint2 u = mc_ld8(p);
-
     return {{__uint_as_float(u.x << 16), __uint_as_float(u.x & 0xffff0000),
              __uint_as_float(u.y << 16), __uint_as_float(u.y & 0xffff0000)}};
+}
+
+MC_DEV mc_f4 mc_bf16_get4(const void *p) /* 8-byte aligned */
+{
+    return mc_bf16_of_pairs(mc_ld8(p));
 }
 
 MC_DEV void mc_bf16_put4(void *p, const mc_f4 &x)

@@ -15,8 +15,6 @@
         return 0;                                                            \
     }
 
-enum { WARP_SUMS = 64 };
-
 const char *mc_cu_act_refuse(const struct mc_act *a)
 {
     if (a->layout != MC_A_BF16 && a->layout != MC_A_E4M3)
@@ -166,25 +164,6 @@ static int embed_run(struct mc_stream *s, const struct mc_embed_p *p)
     return mc_cu_launch(s, MC_CU_k_embed, (struct mc_cu_grid){p->rows.cap, 1, 0}, p);
 }
 MC_CU_OP(embed);
-
-static int join_need(const struct mc_join_p *p, struct mc_need *n, const char **why)
-{
-    const char *no = p->w && p->act.x ? mc_cu_act_refuse(&p->act) : NULL;
-
-    (void)n;
-    if (p->peer.n > 1)
-        no = "join: more than one rank";
-    if (p->h % 8 != 0)
-        no = "join: columns in multiples of 8";
-    return no ? mc_cu_refuse(why, no) : 0;
-}
-
-static int join_run(struct mc_stream *s, const struct mc_join_p *p)
-{
-    return mc_cu_launch(s, MC_CU_k_join, (struct mc_cu_grid){p->rows.cap, 1, WARP_SUMS},
-                        p);
-}
-MC_CU_OP(join);
 
 static int quant_need(const struct mc_quant_p *p, struct mc_need *n, const char **why)
 {

@@ -31,6 +31,10 @@
     K(k_commit, 128, mc_commit_p)                                                      \
     K(k_embed, 256, mc_embed_p)                                                        \
     K(k_join, 256, mc_join_p)                                                          \
+    K(k_join_ranks, 512, mc_cu_join)                                                   \
+    K(k_agree, 256, mc_cu_agree)                                                       \
+    K(k_all_gather, 256, mc_cu_all_gather)                                             \
+    K(k_all_to_all, 256, mc_cu_all_to_all)                                             \
     K(k_quant, 256, mc_quant_p)                                                        \
     K(k_glu_quant, 256, mc_glu_p)                                                      \
     K(k_gather_rows, 128, mc_gather_rows_p)                                            \

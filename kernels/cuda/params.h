@@ -37,6 +37,57 @@ struct mc_cu_mla_attn {
     uint32_t *fault;
 };
 
+/* Ranks that meet on their devices; see peer.cuh. Words that the host sees, in pinned memory:
+ * fault as above; parted, set by the host when the ranks part; came, the epoch that a kernel
+ * of this rank came to; polls, which changes while one spins. */
+struct mc_cu_words {
+    uint32_t fault, parted, came, polls;
+};
+
+enum {
+    MC_CU_DIGEST = 1 << 16, /* fault: a digest differs, and this plus whose */
+    MC_CU_ASKED = 1 << 17,  /* fault: planted */
+    MC_CU_ROOM = 2 << 20,   /* bytes that a rank's rows have at another's, an epoch */
+    MC_CU_HEAD_BYTES = 512
+};
+
+/* What a rank shows to the others: a block of its device's memory that begins so, zeros at
+ * first; then the rows that the others bring, [2 parities][n ranks][MC_CU_ROOM]. */
+struct mc_cu_seat {
+    uint32_t epoch; /* collectives done */
+    uint32_t taken, left; /* of the one under way: rows claimed, blocks done */
+    uint32_t pad;
+    uint32_t post[2][MC_MAX_RANKS][4]; /* packets, by parity and rank */
+};
+
+struct mc_cu_peers {
+    struct mc_cu_seat *seat[MC_MAX_RANKS];
+    struct mc_cu_words *words;
+    int32_t rank, n;
+};
+
+/* Rows [t0, t0 + cap) of a join. */
+struct mc_cu_join {
+    struct mc_join_p p;
+    struct mc_cu_peers g;
+    int32_t t0, cap;
+};
+
+struct mc_cu_all_gather {
+    struct mc_all_gather_p p;
+    struct mc_cu_peers g;
+};
+
+struct mc_cu_all_to_all {
+    struct mc_all_to_all_p p;
+    struct mc_cu_peers g;
+};
+
+struct mc_cu_agree {
+    struct mc_agree_p p;
+    struct mc_cu_peers g;
+};
+
 /* A row's context in segments of seg positions; n_part blocks take them in turn. Of more
  * than one, [rows][n_part][topk] scores and positions are what they leave to the merge.
  */

@@ -1,5 +1,5 @@
-/* rows.cu - embed, join, quant, gather_rows, mtp_in: whole rows, a block of 8 warps each,
- * a warp 128 columns at a time; tap: columns of any rows, a word a thread. */
+/* rows.cu - embed, quant, gather_rows, mtp_in: whole rows, a block of 8 warps each, a warp
+ * 128 columns at a time; tap: columns of any rows, a word a thread. */
 #include "kernels/cuda/dev.cuh"
 #include "kernels/cuda/layout.h"
 
@@ -124,54 +124,6 @@ MC_KERNEL(k_embed, struct mc_embed_p)
         mc_st16(static_cast<uint16_t *>(p.x) + static_cast<int64_t>(t) * p.w.k + c,
                 {mc_bf16x2(e.v[0], e.v[1]), mc_bf16x2(e.v[2], e.v[3]),
                  mc_bf16x2(e.v[4], e.v[5]), mc_bf16x2(e.v[6], e.v[7])});
-    }
-}
-
-/* ---- join -------------------------------------------------------------------------- */
-
-/* The norm is that of the residual as stored, rounded to bf16: the second pass reads what
- * the same thread wrote in the first. */
-MC_KERNEL(k_join, struct mc_join_p)
-{
-    int32_t t = static_cast<int32_t>(blockIdx.x), l = 4 * mc_lane(), c0;
-    const uint16_t *x = static_cast<const uint16_t *>(p.x) +
-                        static_cast<int64_t>(t) * p.h;
-    uint16_t *res = static_cast<uint16_t *>(p.res) + static_cast<int64_t>(t) * p.h;
-    uint16_t *out = static_cast<uint16_t *>(p.norm_out);
-    float sum = 0, r;
-
-    if (t >= p.rows.live[MC_LIVE_ROWS])
-        return;
-    for (c0 = 128 * mc_warp(); c0 < p.h; c0 += 128 * N_WARP) {
-        mc_f4 a, b = {};
-
-        if (c0 + l >= p.h)
-            continue;
-        a = mc_bf16_get4(x + c0 + l);
-        if (!p.first)
-            b = mc_bf16_get4(res + c0 + l);
-        for (int i = 0; i < 4; i++) {
-            a.v[i] = mc_f32_of_bf16(mc_bf16_of_f32(a.v[i] + b.v[i]));
-            sum += a.v[i] * a.v[i];
-        }
-        mc_bf16_put4(res + c0 + l, a);
-    }
-    if (!p.w)
-        return;
-    sum = mc_block_sum(sum, mc_shared<float>(), N_WARP);
-    r = 1 / sqrtf(sum / static_cast<float>(p.h) + p.eps);
-    for (c0 = 128 * mc_warp(); c0 < p.h; c0 += 128 * N_WARP) {
-        mc_f4 y = {};
-
-        if (c0 + l < p.h) {
-            y = mc_bf16_get4(res + c0 + l);
-            for (int i = 0; i < 4; i++)
-                y.v[i] = y.v[i] * r * p.w[c0 + l + i];
-            if (out)
-                mc_bf16_put4(out + static_cast<int64_t>(t) * p.h + c0 + l, y);
-        }
-        if (p.act.x)
-            mc_act_put(p.act, t, c0, y);
     }
 }
 

@@ -53,9 +53,9 @@ MC_KERNEL(k_chain, struct mc_chain_p)
     float *raw = p.raw + static_cast<int64_t>(r) * p.pitch, top, lse, raw_top, raw_lse, t;
     bool changed;
 
-    if (r >= p.rows.live[MC_LIVE_OUT])
+    if (r >= mc_peer_rows(&p.peer, p.rows.live[MC_LIVE_OUT]))
         return;
-    slot = p.rows.slot[p.rows.row_seq[p.rows.out_row[r]]];
+    slot = p.rows.slot[p.rows.row_seq[p.rows.out_row[mc_peer_row(&p.peer, r)]]];
     for (int32_t i = me; i < p.n_real; i += V_THREADS)
         raw[i] = x[i];
     top = raw_top = mc_row_max(s, x, p.n_real);
@@ -152,7 +152,7 @@ MC_DEV void list_cands(vocab_mem *s, const float *x, int32_t n, float lse,
 MC_KERNEL(k_sample, struct mc_sample_p)
 {
     int32_t r = static_cast<int32_t>(blockIdx.x), me = static_cast<int32_t>(threadIdx.x);
-    int32_t t, slot, target, tok, pos;
+    int32_t at, t, slot, target, tok, pos;
     vocab_mem *s = mc_shared<vocab_mem>();
     const float *x = p.logits + static_cast<int64_t>(r) * p.pitch,
                 *stat = p.stat + 4LL * r;
@@ -160,11 +160,12 @@ MC_KERNEL(k_sample, struct mc_sample_p)
     struct mc_out &out = p.out[r];
     uint32_t bad;
 
-    if (r >= p.rows.live[MC_LIVE_OUT])
+    if (r >= mc_peer_rows(&p.peer, p.rows.live[MC_LIVE_OUT]))
         return;
-    t = p.rows.out_row[r];
+    at = mc_peer_row(&p.peer, r);
+    t = p.rows.out_row[at];
     slot = p.rows.slot[p.rows.row_seq[t]];
-    target = p.rows.target ? p.rows.target[r] : -1;
+    target = p.rows.target ? p.rows.target[at] : -1;
     pos = p.rows.pos[t] + 1;
     const struct mc_slot &sl = p.slots[slot];
 

@@ -4,7 +4,7 @@
  * that follows a device pointer on the host faults here as it would with a card. In
  * sanitizer builds it is the heap's, so that its ends are seen. A stream is a queue of
  * kernels/host whose one thread emulates the launches in order; capture records them. The
- * device is a made-up card of sm_90. Owns what the driver would. THREAD: as the driver.
+ * devices are made-up cards of sm_90, eight of them. Owns what the driver would. THREAD: as the driver.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -44,7 +44,18 @@ static mc_cu_result e_Init(unsigned flags)
 static mc_cu_result e_DeviceGet(int *dev, int at)
 {
     *dev = at;
-    return at == 0 ? 0 : 101; /* invalid device */
+    return at < MC_MAX_RANKS ? 0 : 101; /* invalid device */
+}
+
+static mc_cu_result e_DeviceCanAccessPeer(int *can, int dev, int peer)
+{
+    *can = dev != peer;
+    return 0;
+}
+
+static mc_cu_result e_CtxEnablePeerAccess(void *ctx, unsigned flags)
+{
+    return ctx ? (int)flags : 201;
 }
 
 static mc_cu_result e_DeviceGetName(char *name, int len, int dev)
@@ -70,7 +81,8 @@ static mc_cu_result e_PrimaryCtxRetain(void **ctx, int dev)
 
 static mc_cu_result e_PrimaryCtxRelease(int dev)
 {
-    return dev;
+    (void)dev;
+    return 0;
 }
 
 static mc_cu_result e_CtxSetCurrent(void *ctx)
@@ -391,9 +403,9 @@ static mc_cu_result e_EventQuery(void *event)
     struct event *e = event;
     struct mc_stream *s = __atomic_load_n(&e->s, __ATOMIC_ACQUIRE);
 
-    if (!s || mc_stream_done(s, __atomic_load_n(&e->ticket, __ATOMIC_RELAXED)))
-        return 0;
-    return MC_CU_NOT_READY;
+    if (s && !mc_stream_done(s, __atomic_load_n(&e->ticket, __ATOMIC_RELAXED)))
+        return MC_CU_NOT_READY;
+    return e_EventSynchronize(event);
 }
 
 /* ---- graphs ------------------------------------------------------------------------ */

@@ -133,6 +133,8 @@ void emu_cluster_barrier(const char *file, int line);
 struct emu_block *emu_cluster_block(uint32_t rank);
 uint32_t emu_cluster_size(void);
 void emu_yield(void); /* in a spin: lets others run */
+void emu_await(void); /* in a spin on what another rank does: bounded by the kernel alone */
+uint32_t emu_rnd(void); /* of this thread's orders */
 
 /* Meets the lanes of mask; the last to come calls fn over their args. sync: memory is
  * ordered too (__syncwarp). */

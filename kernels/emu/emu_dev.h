@@ -150,6 +150,22 @@ EMU_DEV void mc_st4(void *p, uint32_t v) { emu_store(p, v); }
 EMU_DEV uint32_t mc_ld_acquire(const uint32_t *p) { return emu_load_acquire(p); }
 EMU_DEV void mc_st_release(uint32_t *p, uint32_t v) { emu_store_release(p, v); }
 
+/* Packets between devices: who polls lets others run. */
+EMU_DEV uint4 emu_pairs(const void *p, bool acquire)
+{
+    uint4 v;
+
+    emu_load_pairs(&v, p, acquire);
+    return v;
+}
+
+EMU_DEV uint4 mc_ld_pairs(const void *p) { return emu_pairs(p, false); }
+EMU_DEV uint4 mc_ld_pairs_acquire(const void *p) { return emu_pairs(p, true); }
+EMU_DEV void mc_st_pairs(void *p, uint4 v) { emu_store_pairs(p, &v, false); }
+EMU_DEV void mc_st_pairs_release(void *p, uint4 v) { emu_store_pairs(p, &v, true); }
+EMU_DEV uint32_t mc_ld_shared_word(const uint32_t *p) { return emu_load_word(p); }
+EMU_DEV void mc_st_shared_word(uint32_t *p, uint32_t v) { emu_store_word(p, v); }
+
 EMU_DEV void mc_cp_async16(void *shared, const void *global, uint32_t n)
 {
     emu_copy_async(shared, global, n);

@@ -207,6 +207,52 @@ void emu_store_release(uint32_t *p, uint32_t v)
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
 
+/* The second pair may be much younger than the first. */
+void emu_load_pairs(void *to, const void *p, bool acquire)
+{
+    const uint64_t *at = p;
+    uint64_t v[2];
+    int first = (int)(emu_rnd() & 1);
+
+    emu_touch(p, 16, false);
+    emu_await();
+    v[first] = __atomic_load_n(at + first, __ATOMIC_ACQUIRE);
+    if (emu_rnd() % 8 == 0)
+        emu_await();
+    v[!first] = __atomic_load_n(at + !first, __ATOMIC_ACQUIRE);
+    if (acquire)
+        __tsan_acquire((void *)(uintptr_t)p);
+    memcpy(to, v, sizeof v);
+}
+
+void emu_store_pairs(void *p, const void *from, bool release)
+{
+    uint64_t *at = p, v[2];
+    int first = (int)(emu_rnd() & 1);
+
+    memcpy(v, from, sizeof v);
+    emu_touch(p, 16, true);
+    if (release)
+        __tsan_release(p);
+    __atomic_store_n(at + first, v[first], __ATOMIC_RELEASE);
+    if (emu_rnd() % 8 == 0)
+        emu_await();
+    __atomic_store_n(at + !first, v[!first], __ATOMIC_RELEASE);
+}
+
+uint32_t emu_load_word(const uint32_t *p)
+{
+    emu_touch_atomic(p, sizeof *p);
+    emu_await();
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+
+void emu_store_word(uint32_t *p, uint32_t v)
+{
+    emu_touch_atomic(p, sizeof *p);
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+
 uint32_t emu_add32(uint32_t *p, uint32_t v)
 {
     emu_touch_atomic(p, sizeof *p);

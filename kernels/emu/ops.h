@@ -48,6 +48,11 @@ unsigned char *emu_cluster_shared(uint32_t rank);
 void emu_raw_copy(void *to, const void *from, size_t n);
 uint32_t emu_load_acquire(const uint32_t *p);
 void emu_store_release(uint32_t *p, uint32_t v);
+/* 16 aligned bytes as two pairs of words, each whole; not in one piece nor in any order. */
+void emu_load_pairs(void *to, const void *p, bool acquire);
+void emu_store_pairs(void *p, const void *from, bool release);
+uint32_t emu_load_word(const uint32_t *p);
+void emu_store_word(uint32_t *p, uint32_t v);
 uint32_t emu_add32(uint32_t *p, uint32_t v);
 uint64_t emu_add64(uint64_t *p, uint64_t v);
 uint32_t emu_or32(uint32_t *p, uint32_t v);

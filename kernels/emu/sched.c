@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -47,7 +48,7 @@ struct emu {
     uint32_t head, n_ring, rng;
     uint32_t n_cluster_wait;
     struct emu_place cluster_at;
-    uint64_t yields;
+    uint64_t yields, awaits;
     const struct emu_launch *launch;
     bool failed;
     char why[1000];
@@ -112,6 +113,27 @@ void emu_yield(void)
     }
     ready(e, emu_me);
     leave(e, emu_me);
+}
+
+/* Once all of a block's threads have asked in vain for a while the processor is the other
+ * rank's. */
+void emu_await(void)
+{
+    struct emu *e = emu;
+
+    if (++e->awaits % (64ull * e->n_live) == 0)
+        usleep(20);
+    else if (e->awaits % e->n_live == 0)
+        sched_yield();
+    if (e->n_ring == 0)
+        return;
+    ready(e, emu_me);
+    leave(e, emu_me);
+}
+
+uint32_t emu_rnd(void)
+{
+    return rnd(emu);
 }
 
 /* ---- faults ------------------------------------------------------------------------ */
