@@ -274,7 +274,7 @@ void mc_engine_stop(struct mc_engine *e)
 {
     struct mc_err err = {0};
 
-    if (e->crew.n == 0)
+    if (e->crew.n == 0 || !e->crew.run[e->crew.n - 1].stream)
         return; /* it never opened */
     if (e->reader) /* first: what it had comes here to be ended */
         mc_engine_stop(e->reader);
