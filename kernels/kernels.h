@@ -66,6 +66,8 @@ struct mc_backend {
     char what[64];    /* "avx512-vnni, 2 threads" */
     uint16_t row_dt;  /* row type */
     struct mc_peer peer;
+    int32_t few_rows; /* steps of at most so many rows want a pass of their own, as launches
+                         cost what they could have to do; 0: they cost what they do */
     const struct mc_op *op[MC_N_OP];
     const struct mc_op *any[MC_N_OP]; /* NULL, or a slower body for the sizes that op refuses */
 

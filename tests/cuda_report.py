@@ -82,6 +82,8 @@ def smem_of(kernel):
         return 32 * ((d + 31) // 64 * 64 + 32) + 256 * (d + 8) + 640 + 192
     if kernel.startswith("k_dsa_topk") or kernel == "k_dsa_merge":
         return 4160 + 4 * (2 * 2048 + 8192) + 32 * 148
+    if kernel.startswith("k_join"):
+        return 256
     return {"k_chain": 4096, "k_sample": 4096, "k_nll": 4096, "k_route": 64 * 384}.get(kernel, 2048)
 
 

@@ -240,6 +240,13 @@ static size_t taps_bytes(const struct mc_step *s)
     return s->taps ? sizeof *s->taps + (size_t)s->taps->n * sizeof s->taps->v[0] : 0;
 }
 
+static const struct mc_graph *forward_of(const struct mc_run *run, const struct mc_step *s)
+{
+    if (s->taps && s->taps->n > 0)
+        return run->tapped;
+    return run->few && s->n_row <= run->be->few_rows ? run->few : run->forward;
+}
+
 /* Page moves, forward, and what samples its rows, on one rank. */
 static int run_on(struct mc_engine *e, int32_t rank, const struct mc_step *s, int slot)
 {
@@ -258,7 +265,7 @@ static int run_on(struct mc_engine *e, int32_t rank, const struct mc_step *s, in
     if (rc == 0)
         rc = mc_pair_put(e, rank, s, false);
     if (rc == 0 && s->n_row > 0)
-        rc = run->be->graph_run(run->stream, tapped ? run->tapped : run->forward);
+        rc = run->be->graph_run(run->stream, forward_of(run, s));
     if (rc == 0)
         rc = mc_pair_put(e, rank, s, true);
     if (rc == 0 && s->n_out > 0)

@@ -8,23 +8,54 @@
 
 enum {
     SLICE_MS = 50,
-    LATE_MS = 2500, /* behind the others, with nothing left that they would meet over */
+    LATE_MS = 10000, /* behind the others, with nothing left that they would meet over */
     LEAVE_MS = 500, /* to come back once the ranks have parted */
 };
 
 /* ---- opening ----------------------------------------------------------------------- */
 
-static int record(struct mc_run *run, int (*pass)(struct mc_pass *, struct mc_stream *,
-                                                  const struct mc_pass_watch *),
+static int record(struct mc_run *run, struct mc_pass *p,
+                  int (*pass)(struct mc_pass *, struct mc_stream *,
+                              const struct mc_pass_watch *),
                   struct mc_graph **out)
 {
     int rc = run->be->graph_begin(run->stream), end;
 
     if (rc < 0)
         return rc;
-    rc = pass(run->pass, run->stream, NULL);
+    rc = pass(p, run->stream, NULL);
     end = run->be->graph_end(run->stream, out);
     return rc < 0 ? rc : end;
+}
+
+static int32_t least(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Where launches cost what they could have to do, a step of few rows is recorded by itself:
+ * over the same memory, so that it does not matter which of the two a step takes. */
+static int record_few(struct mc_run *run, const struct mc_pass_caps *all,
+                      struct mc_err *err)
+{
+    int32_t few = run->be->few_rows;
+    struct mc_pass_caps caps = *all;
+    int rc;
+
+    if (few <= 0 || all->rows <= few)
+        return 0;
+    caps.taps = 0;
+    run->few_dev = run->dev;
+    run->few_dev.rows.cap = caps.rows = few;
+    run->few_dev.rows.cap_seq = caps.seqs = least(all->seqs, few);
+    run->few_dev.rows.cap_out = caps.outs = least(all->outs, few);
+    rc = mc_pass_open(run->m, &caps, &run->few_dev, &run->few_pass, err);
+    if (rc < 0)
+        return rc;
+    rc = record(run, run->few_pass, mc_pass_forward, &run->few);
+    return rc < 0 ? mc_fail(err, rc, "a pass of %d rows can't be recorded: %s", few,
+                            mc_code_text(rc))
+                  : 0;
 }
 
 static int open_run(struct mc_run *run, const struct mc_pool_size *size, int32_t n_shard,
@@ -47,12 +78,14 @@ static int open_run(struct mc_run *run, const struct mc_pool_size *size, int32_t
         return rc;
     rc = run->be->stream_new(run->be, &run->stream);
     if (rc == 0)
-        rc = record(run, mc_pass_forward, &run->forward);
+        rc = record(run, run->pass, mc_pass_forward, &run->forward);
     if (rc == 0 && caps->taps > 0)
-        rc = record(run, mc_pass_tapped, &run->tapped);
+        rc = record(run, run->pass, mc_pass_tapped, &run->tapped);
     if (rc == 0 && mc_pass_draft_hidden(run->pass))
-        rc = record(run, mc_pass_draft, &run->draft);
-    return rc < 0 ? mc_fail(err, rc, "a pass can't be recorded: %s", mc_code_text(rc)) : 0;
+        rc = record(run, run->pass, mc_pass_draft, &run->draft);
+    if (rc < 0)
+        return mc_fail(err, rc, "a pass can't be recorded: %s", mc_code_text(rc));
+    return record_few(run, caps, err);
 }
 
 int mc_crew_open(struct mc_crew *c, struct mc_ranks *r, const struct mc_pool_size *size,
@@ -94,14 +127,15 @@ int mc_crew_rings(struct mc_crew *c, struct mc_out *const ring[MC_DEPTH])
 
 static void close_run(struct mc_run *run)
 {
-    struct mc_graph *graph[3 + MC_DEPTH] = {run->forward, run->draft, run->tapped};
+    struct mc_graph *graph[4 + MC_DEPTH] = {run->forward, run->draft, run->tapped, run->few};
 
     for (int k = 0; k < MC_DEPTH; k++)
-        graph[3 + k] = run->sample[k];
+        graph[4 + k] = run->sample[k];
     if (run->stream)
         run->be->stream_free(run->stream);
-    for (int k = 0; k < 3 + MC_DEPTH; k++)
+    for (int k = 0; k < 4 + MC_DEPTH; k++)
         run->be->graph_free(graph[k]);
+    mc_pass_close(run->few_pass);
     mc_pass_close(run->pass);
     mc_mem_fini(&run->mem);
 }

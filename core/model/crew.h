@@ -19,6 +19,9 @@ struct mc_run {
     struct mc_pass *pass;
     struct mc_stream *stream;
     struct mc_graph *forward, *draft; /* draft NULL: the model has none */
+    struct mc_graph *few; /* forward of steps of at most few_rows of the backend's; or NULL */
+    struct mc_pass *few_pass;
+    struct mc_step_mem few_dev; /* dev, of such capacities */
     struct mc_graph *tapped; /* NULL: the pass has no taps */
     struct mc_graph *sample[MC_DEPTH]; /* by ring; see mc_crew_rings */
 };

@@ -6,7 +6,8 @@
  * one; a stream: its pusher, save wait and done: any. A thread makes the context its own
  * at each call that needs it, which is cheap when it is. INVARIANTS: event[t % EVENTS]
  * was last recorded for a ticket >= t, for each ticket t that mark has returned: waiting
- * for it waits for t. */
+ * for it waits for t. With MC_CUDA_SHARE in the environment ranks that have no device share
+ * the first one: for tests on one card. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -350,7 +351,8 @@ static const char *open_device(struct mc_cu *cu)
 
     if (cu->api.Init(0) != 0 || cu->api.DeviceGet(&cu->dev, 0) != 0)
         return "cuda: no device";
-    if (cu->api.DeviceGet(&cu->dev, cu->b.peer.rank) != 0)
+    if (cu->api.DeviceGet(&cu->dev, cu->b.peer.rank) != 0 &&
+        (!getenv("MC_CUDA_SHARE") || cu->api.DeviceGet(&cu->dev, 0) != 0))
         return "cuda: fewer devices than ranks";
     if (cu->api.DeviceGetAttribute(&major, MC_CU_ATTR_MAJOR, cu->dev) != 0 ||
         cu->api.DeviceGetAttribute(&minor, MC_CU_ATTR_MINOR, cu->dev) != 0 ||
@@ -397,6 +399,7 @@ struct mc_backend *mc_cuda_open(const struct mc_backend_opts *o, const char **wh
     }
     b->name = "cuda";
     b->row_dt = MC_BF16;
+    b->few_rows = MC_CU_CHUNK;
     b->run_of = mc_cu_run_of;
     b->act_of = act_of;
     b->host_alloc = host_alloc;

@@ -105,7 +105,7 @@ struct mc_cu {
     struct mc_cu_peers peers;  /* of several ranks; seats as they are found */
     size_t seat_bytes;
     struct { /* of the wait for others, the host's: see peer.c */
-        uint32_t came, polls, waited;
+        uint32_t came, polls[MC_MAX_RANKS], waited;
     } late;
     bool w8a8;       /* e4m3 weights multiply e4m3 activations */
 };

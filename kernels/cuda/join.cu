@@ -1,24 +1,30 @@
 /* join.cu - residual add, RMSNorm and quantisation of a row a block, alone or with an
- * all-reduce in front, one-shot: each rank sends its rows to all others and sums what came.
+ * all-reduce in front. All ways of it add in rank order: they give the same bits.
  *
- * A row of h bf16 values takes 4h bytes of packets, sent n-1 times: at one row and h = 7168,
- * 28 KB to each of 7 ranks. What counts there is the way, about one trip over NVLink: there
- * is one launch, and no flag behind the data. Many rows go in launches of as many as a seat
- * has room for (launch_peer.c). Owns nothing. */
+ * Few rows, one shot: each rank sends its rows to all others and sums what came. A row of h
+ * bf16 values takes 4h bytes of packets, sent n-1 times: at one row and h = 7168, 28 KB to
+ * each of 7 ranks. What counts there is the way, about one trip over NVLink: there is one
+ * launch, and no flag behind the data.
+ *
+ * Many rows, two shots: a rank adds up every n-th row, of what the others hold, and then all
+ * take the sums from each other: 2 (n-1)/n times the rows' bytes come in, no more than by a
+ * ring, in two launches that both begin with a meeting. Owns nothing. */
 #include "kernels/cuda/peer.cuh"
 
 enum { N_WARP = 8, N_WARP_RANKS = 16 };
 
 struct join_mem { /* shared */
+    uint64_t at[MC_MAX_RANKS];
     float sum[N_WARP_RANKS];
-    int32_t row;
+    int32_t row, met;
 };
 
 /* Row t; part(c) gives columns c..c+3 of the sum over ranks. The norm is that of the residual
  * as stored, rounded to bf16: the second pass reads what the same thread wrote in the first.
- */
+ * there: it is stored already, and part gives it. */
 template <int N, typename F>
-MC_DEV void join_row(const struct mc_join_p &p, int32_t t, float *shared, F part)
+MC_DEV void join_row(const struct mc_join_p &p, int32_t t, float *shared, F part,
+                     bool there = false)
 {
     int32_t l = 4 * mc_lane(), c0;
     uint16_t *res = static_cast<uint16_t *>(p.res) + static_cast<int64_t>(t) * p.h;
@@ -30,14 +36,15 @@ MC_DEV void join_row(const struct mc_join_p &p, int32_t t, float *shared, F part
 
         if (c0 + l >= p.h)
             continue;
-        if (!p.first)
+        if (!p.first && !there)
             b = mc_bf16_get4(res + c0 + l);
         a = part(c0 + l);
         for (int i = 0; i < 4; i++) {
             a.v[i] = mc_f32_of_bf16(mc_bf16_of_f32(a.v[i] + b.v[i]));
             sum += a.v[i] * a.v[i];
         }
-        mc_bf16_put4(res + c0 + l, a);
+        if (!there)
+            mc_bf16_put4(res + c0 + l, a);
     }
     if (!p.w)
         return;
@@ -69,12 +76,12 @@ MC_KERNEL(k_join, struct mc_join_p)
                          [&](int32_t c) { return mc_bf16_get4(x + c); });
 }
 
-/* ---- over ranks -------------------------------------------------------------------- */
+/* ---- over ranks, one shot ---------------------------------------------------------- */
 
 MC_DEV const uint16_t *x_row(const mc_cu_join &p, int32_t row)
 {
     return static_cast<const uint16_t *>(p.p.x) +
-           static_cast<int64_t>(p.t0 + row) * p.p.h;
+           static_cast<int64_t>(row) * p.p.h;
 }
 
 MC_DEV void send_row(const mc_cu_join &p, uint32_t e, int32_t row)
@@ -145,17 +152,71 @@ MC_DEV mc_f4 sum_of_ranks(const mc_cu_join &p, uint32_t e, int32_t row, int32_t 
 
 MC_KERNEL(k_join_ranks, struct mc_cu_join)
 {
-    int32_t live = p.p.rows.live[MC_LIVE_ROWS] - p.t0,
-            row = static_cast<int32_t>(blockIdx.x);
+    int32_t live = p.p.rows.live[MC_LIVE_ROWS], row = static_cast<int32_t>(blockIdx.x);
     join_mem *s = mc_shared<join_mem>();
     uint32_t e;
 
-    live = live < p.cap ? live : p.cap;
     if (row >= live)
         return;
     e = mc_come(p.g);
     send_rows(p, e, live, &s->row);
-    join_row<N_WARP_RANKS>(p.p, p.t0 + row, s->sum,
+    join_row<N_WARP_RANKS>(p.p, row, s->sum,
                            [&](int32_t c) { return sum_of_ranks(p, e, row, c); });
     mc_go(p.g, e, static_cast<uint32_t>(live));
+}
+
+/* ---- over ranks, two shots --------------------------------------------------------- */
+
+/* This rank's rows: the new residual. */
+MC_KERNEL(k_join_sum, struct mc_cu_join)
+{
+    const mc_cu_peers &g = p.g;
+    int32_t row = static_cast<int32_t>(blockIdx.x) * g.n + g.rank;
+    int64_t at = static_cast<int64_t>(row) * p.p.h;
+    uint16_t *res = static_cast<uint16_t *>(p.p.res) + at;
+    join_mem *s = mc_shared<join_mem>();
+    uint32_t e = mc_come(g);
+    bool met;
+
+    mc_meet(g, e, reinterpret_cast<uint64_t>(p.p.x), s->at);
+    met = mc_met(g, &s->met) && row < p.p.rows.live[MC_LIVE_ROWS];
+    for (int32_t c = 4 * static_cast<int32_t>(threadIdx.x); met && c < p.p.h;
+         c += 4 * WARP * N_WARP) {
+        mc_f4 sum = {}, b = {};
+
+        for (int32_t r = 0; r < g.n; r++) {
+            mc_f4 f = mc_bf16_get4(reinterpret_cast<const uint16_t *>(s->at[r]) + at + c);
+
+            for (int i = 0; i < 4; i++)
+                sum.v[i] = r == 0 ? f.v[i] : sum.v[i] + f.v[i];
+        }
+        if (!p.p.first)
+            b = mc_bf16_get4(res + c);
+        for (int i = 0; i < 4; i++)
+            sum.v[i] += b.v[i];
+        mc_bf16_put4(res + c, sum);
+    }
+    mc_go(g, e, gridDim.x);
+}
+
+/* All rows: those of others are fetched, and then normed as they are. */
+MC_KERNEL(k_join_take, struct mc_cu_join)
+{
+    const mc_cu_peers &g = p.g;
+    int32_t row = static_cast<int32_t>(blockIdx.x);
+    join_mem *s = mc_shared<join_mem>();
+    struct mc_join_p whole = p.p;
+    uint32_t e = mc_come(g);
+
+    mc_meet(g, e, reinterpret_cast<uint64_t>(p.p.res), s->at);
+    whole.first = true; /* what is fetched is the residual */
+    if (mc_met(g, &s->met) && row < p.p.rows.live[MC_LIVE_ROWS]) {
+        const uint16_t *from = reinterpret_cast<const uint16_t *>(s->at[row % g.n]) +
+                               static_cast<int64_t>(row) * p.p.h;
+
+        join_row<N_WARP>(whole, row, s->sum,
+                         [&](int32_t c) { return mc_bf16_get4(from + c); },
+                         row % g.n == g.rank); /* others may be reading it */
+    }
+    mc_go(g, e, gridDim.x);
 }

@@ -1,11 +1,11 @@
 /* launch_peer.c - need and run of join and of the other collectives on CUDA.
  *
- * A join of more rows than a seat has room for is several launches, each an epoch. Owns
- * nothing. THREAD: the stream's pusher. */
+ * A join of more rows than a seat has room for goes in two shots (join.cu). Owns nothing.
+ * THREAD: the stream's pusher. */
 #include "kernels/cuda/cuda.h"
 
 enum {
-    JOIN_SMEM = 128, /* join_mem of join.cu */
+    JOIN_SMEM = 256, /* join_mem of join.cu */
     MEET_SMEM = 256, /* meet_mem of peer.cu */
     GATHER_BLOCKS = 32,
 };
@@ -17,23 +17,24 @@ static int join_need(const struct mc_join_p *p, struct mc_need *n, const char **
     (void)n;
     if (p->h % 8 != 0)
         no = "join: columns in multiples of 8";
-    if (p->h > MC_CU_ROOM / 4)
-        no = "join: a row that is longer than a seat has room for";
     return no ? mc_cu_refuse(why, no) : 0;
 }
 
 static int join_ranks(struct mc_stream *s, const struct mc_join_p *p)
 {
-    struct mc_cu_join k = {.p = *p, .cap = MC_CU_ROOM / (4 * p->h)};
+    struct mc_cu_join k = {.p = *p};
     int rc = mc_cu_peers_of(s, &k.g);
 
-    for (; rc == 0 && k.t0 < p->rows.cap; k.t0 += k.cap) {
-        int32_t left = p->rows.cap - k.t0;
-
-        rc = mc_cu_launch(s, MC_CU_k_join_ranks,
-                          (struct mc_cu_grid){left < k.cap ? left : k.cap, 1, JOIN_SMEM},
-                          &k);
-    }
+    if (rc == 0 && p->rows.cap <= MC_CU_ROOM / (4 * p->h))
+        return mc_cu_launch(s, MC_CU_k_join_ranks,
+                            (struct mc_cu_grid){p->rows.cap, 1, JOIN_SMEM}, &k);
+    if (rc == 0)
+        rc = mc_cu_launch(
+            s, MC_CU_k_join_sum,
+            (struct mc_cu_grid){mc_cu_blocks(p->rows.cap, k.g.n), 1, JOIN_SMEM}, &k);
+    if (rc == 0)
+        rc = mc_cu_launch(s, MC_CU_k_join_take,
+                          (struct mc_cu_grid){p->rows.cap, 1, JOIN_SMEM}, &k);
     return rc;
 }
 

@@ -32,6 +32,8 @@
     K(k_embed, 256, mc_embed_p)                                                        \
     K(k_join, 256, mc_join_p)                                                          \
     K(k_join_ranks, 512, mc_cu_join)                                                   \
+    K(k_join_sum, 256, mc_cu_join)                                                     \
+    K(k_join_take, 256, mc_cu_join)                                                    \
     K(k_agree, 256, mc_cu_agree)                                                       \
     K(k_all_gather, 256, mc_cu_all_gather)                                             \
     K(k_all_to_all, 256, mc_cu_all_to_all)                                             \

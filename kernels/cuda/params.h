@@ -66,11 +66,9 @@ struct mc_cu_peers {
     int32_t rank, n;
 };
 
-/* Rows [t0, t0 + cap) of a join. */
 struct mc_cu_join {
     struct mc_join_p p;
     struct mc_cu_peers g;
-    int32_t t0, cap;
 };
 
 struct mc_cu_all_gather {

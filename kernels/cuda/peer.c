@@ -2,8 +2,8 @@
  *
  * Every rank's device reaches the others' memory. Kernels wait for each other without a
  * clock (peer.cuh); whoever waits here for a rank has the patience. A slice of waiting that
- * went by without anybody's coming anywhere counts; one in which the rank that is missing
- * did not poll counts but a BUSY_FACTOR-th, since it may be at work. OWNS: a rank its seat.
+ * the ranks that came least far spent polling counts: what they wait for was sent by nobody.
+ * One in which such a rank did not poll counts but a BUSY_FACTOR-th: it may be at work. OWNS: a rank its seat.
  * THREAD: opening, closing: one; looking: any. */
 #include "kernels/comm/comm.h"
 #include "kernels/cuda/cuda.h"
@@ -87,19 +87,31 @@ static uint32_t word(const uint32_t *p)
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
 
-/* The first of those that came least far. */
-static struct mc_cu *last_of(struct mc_cu *cu)
+/* Of the ranks that came least far: where to, who is first, and whether all of them polled
+ * since the last look. */
+struct last {
+    uint32_t came;
+    int32_t rank;
+    bool polled;
+};
+
+static struct last last_of(struct mc_cu *cu)
 {
-    struct mc_cu *last = NULL;
+    struct last l = {.rank = -1};
 
     for (int32_t r = 0; r < cu->b.peer.n; r++) {
         struct mc_cu *other = mc_comm_seat(cu->b.peer.comm, r);
+        uint32_t came = other ? word(&other->words->came) : 0;
+        uint32_t polls = other ? word(&other->words->polls) : 0;
+        bool polled = polls != cu->late.polls[r];
 
-        if (other && (!last || (int32_t)(word(&other->words->came) -
-                                         word(&last->words->came)) < 0))
-            last = other;
+        cu->late.polls[r] = polls;
+        if (l.rank < 0 || (int32_t)(came - l.came) < 0)
+            l = (struct last){came, r, polled};
+        else if (came == l.came)
+            l.polled = l.polled && polled;
     }
-    return last ? last : cu;
+    return l;
 }
 
 int mc_cu_parted(struct mc_cu *cu)
@@ -120,20 +132,18 @@ int mc_cu_parted(struct mc_cu *cu)
 
 void mc_cu_waited(struct mc_cu *cu, uint32_t ms)
 {
-    const struct mc_cu *last = last_of(cu);
+    struct last l = last_of(cu);
     uint32_t patience = mc_comm_patience_ms(cu->b.peer.comm);
-    uint32_t came = word(&last->words->came), polls = word(&last->words->polls);
 
     for (int32_t r = 0; r < cu->b.peer.n; r++) /* whoever failed does not come */
         if (mc_comm_seat(cu->b.peer.comm, r))
             mc_cu_parted(mc_comm_seat(cu->b.peer.comm, r));
-    if (came != cu->late.came)
+    if (l.came != cu->late.came)
         cu->late.waited = 0;
     else
-        cu->late.waited += polls != cu->late.polls ? ms * BUSY_FACTOR : ms;
-    cu->late.came = came;
-    cu->late.polls = polls;
+        cu->late.waited += l.polled ? ms * BUSY_FACTOR : ms;
+    cu->late.came = l.came;
     if (cu->late.waited >= patience * BUSY_FACTOR)
-        mc_comm_break(cu->b.peer.comm, "rank %d did not come within %.1f s",
-                      last->b.peer.rank, patience / 1e3);
+        mc_comm_break(cu->b.peer.comm, "rank %d did not come within %.1f s", l.rank,
+                      patience / 1e3);
 }

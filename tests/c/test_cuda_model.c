@@ -190,7 +190,7 @@ static void cuda_model_streams_do_not_depend_on_the_batch(void **state)
 
     (void)state;
     slow();
-    e = open_model("tests/models/tiny-llama", "bf16", 1, CHUNK);
+    e = open_model("tests/models/tiny-llama", "bf16", 1, 70); /* of few rows, and of many */
     for (int i = 0; i < 3; i++)
         some_ids(ids[i], 100, 9 + (uint32_t)i);
     alone = run_one(e, ids[0], 70, 8);
@@ -244,10 +244,10 @@ static void cuda_model_pages_go_to_host_memory_and_back(void **state)
     (void)state;
     slow();
     some_ids(ids, 70, 5);
-    e = open_model("tests/models/tiny-llama", "fp8", 70);
+    e = open_model("tests/models/tiny-llama", "fp8", 1, 70);
     stayed = run_one(e, ids, 70, 6);
     mc_engine_close(e);
-    e = open_model("tests/models/tiny-llama", "fp8", 70);
+    e = open_model("tests/models/tiny-llama", "fp8", 1, 70);
     mc_engine_set_policy(e, &swaps);
     moved = run_one(e, ids, 70, 6);
     assert_true(mc_engine_counter(e, MC_C_swapped_total) == 2);
@@ -307,7 +307,7 @@ static void cuda_model_rows_are_captured_and_steered(void **state)
     (void)state;
     slow();
     for (int i = 0; i < 2; i++) {
-        e = i ? open_model("tests/models/tiny-llama", "bf16", SEEN)
+        e = i ? open_model("tests/models/tiny-llama", "bf16", 1, SEEN)
               : engine_open(&(struct mc_engine_opts){.backend = "ref", .chunk = SEEN,
                                                      .max_seqs = 2, .max_context = 64},
                             NULL);

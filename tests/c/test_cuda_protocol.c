@@ -199,7 +199,7 @@ static const char *explore(int32_t n, int32_t rows, int32_t steps,
                            enum fault fault, uint32_t *n_state)
 {
     struct model m = {
-        .n = n, .rows = rows, .steps = steps, .fault = fault, .n_table = 1 << 20};
+        .n = n, .rows = rows, .steps = steps, .fault = fault, .n_table = 1 << 21};
     struct state first;
 
     memset(&first, 0, sizeof first);

@@ -23,6 +23,7 @@ card)
     export LONG # all golden models
     ;;
 esac
+export MC_CUDA_SHARE=1 # ranks may share the card that there is
 t0=$(date +%s)
 make --no-print-directory -s -j"$jobs" "$@" gpu-"$what"-programs
 echo "$what-gpu: built in $(($(date +%s) - t0)) s"
