@@ -1,14 +1,14 @@
 /* join.cu - residual add, RMSNorm and quantisation of a row a block, alone or with an
  * all-reduce in front. All ways of it add in rank order: they give the same bits.
  *
- * Few rows, one shot: each rank sends its rows to all others and sums what came. A row of h
- * bf16 values takes 4h bytes of packets, sent n-1 times: at one row and h = 7168, 28 KB to
- * each of 7 ranks. What counts there is the way, about one trip over NVLink: there is one
- * launch, and no flag behind the data.
+ * Few rows, one shot: each rank sends its rows to all others and sums what came. A row of
+ * h bf16 values takes 4h bytes of packets, sent n-1 times: at one row and h = 7168, 28 KB
+ * to each of 7 ranks. What counts there is the way, about one trip over NVLink: there is
+ * one launch, and no flag behind the data.
  *
- * Many rows, two shots: a rank adds up every n-th row, of what the others hold, and then all
- * take the sums from each other: 2 (n-1)/n times the rows' bytes come in, no more than by a
- * ring, in two launches that both begin with a meeting. Owns nothing. */
+ * Many rows, two shots: a rank adds up every n-th row, of what the others hold, and then
+ * all take the sums from each other: 2 (n-1)/n times the rows' bytes come in, no more
+ * than by a ring, in two launches that both begin with a meeting. Owns nothing. */
 #include "kernels/cuda/peer.cuh"
 
 enum { N_WARP = 8, N_WARP_RANKS = 16 };
@@ -19,9 +19,9 @@ struct join_mem { /* shared */
     int32_t row, met;
 };
 
-/* Row t; part(c) gives columns c..c+3 of the sum over ranks. The norm is that of the residual
- * as stored, rounded to bf16: the second pass reads what the same thread wrote in the first.
- * there: it is stored already, and part gives it. */
+/* Row t; part(c) gives columns c..c+3 of the sum over ranks. The norm is that of the
+ * residual as stored, rounded to bf16: the second pass reads what the same thread wrote
+ * in the first. there: it is stored already, and part gives it. */
 template <int N, typename F>
 MC_DEV void join_row(const struct mc_join_p &p, int32_t t, float *shared, F part,
                      bool there = false)

@@ -1,10 +1,11 @@
-/* peer.c - the host's part in ranks that meet on their devices: seats, and when they part.
+/* peer.c - the host's part in ranks that meet on their devices: seats, and when they
+ * part.
  *
  * Every rank's device reaches the others' memory. Kernels wait for each other without a
- * clock (peer.cuh); whoever waits here for a rank has the patience. A slice of waiting that
- * the ranks that came least far spent polling counts: what they wait for was sent by nobody.
- * One in which such a rank did not poll counts but a BUSY_FACTOR-th: it may be at work. OWNS: a rank its seat.
- * THREAD: opening, closing: one; looking: any. */
+ * clock (peer.cuh); whoever waits here for a rank has the patience. A slice of waiting
+ * that the ranks that came least far spent polling counts: what they wait for was sent by
+ * nobody. One in which such a rank did not poll counts but a BUSY_FACTOR-th: it may be at
+ * work. OWNS: a rank its seat. THREAD: opening, closing: one; looking: any. */
 #include "kernels/comm/comm.h"
 #include "kernels/cuda/cuda.h"
 
@@ -87,8 +88,8 @@ static uint32_t word(const uint32_t *p)
     return __atomic_load_n(p, __ATOMIC_RELAXED);
 }
 
-/* Of the ranks that came least far: where to, who is first, and whether all of them polled
- * since the last look. */
+/* Of the ranks that came least far: where to, who is first, and whether all of them
+ * polled since the last look. */
 struct last {
     uint32_t came;
     int32_t rank;

@@ -1,7 +1,8 @@
-/* peer.cu - the collectives that are operations of their own: agree, all_gather, all_to_all.
+/* peer.cu - the collectives that are operations of their own: agree, all_gather,
+ * all_to_all.
  *
- * Ranks meet and then read what the others brought where it lies: see rule 6 of kernels.h for
- * how long it lies there. Owns nothing. */
+ * Ranks meet and then read what the others brought where it lies: see rule 6 of kernels.h
+ * for how long it lies there. Owns nothing. */
 #include "kernels/cuda/peer.cuh"
 
 enum { THREADS = 256 };
@@ -31,7 +32,8 @@ MC_DEV void add_words(digest &d, const void *p, int32_t n)
 {
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n; i += THREADS)
         d.sum += mixed(static_cast<const uint32_t *>(p)[i] |
-                       static_cast<uint64_t>(d.place + static_cast<uint32_t>(i) + 1) << 32);
+                       static_cast<uint64_t>(d.place + static_cast<uint32_t>(i) + 1)
+                           << 32);
     d.place += static_cast<uint32_t>(n);
 }
 

@@ -1,23 +1,24 @@
 /* peer.cuh - how kernels of one rank meet those of the others, over peer memory.
  *
- * Every rank has a seat in its device's memory (params.h) that all write to. A collective is
- * an epoch; only kernels count epochs, so that a recorded step can be replayed. What is sent
- * carries its epoch: a packet is two pairs {data, tag}, and a pair arrives at once, so that
- * whoever sees the tag has the data, without a fence or a flag.
+ * Every rank has a seat in its device's memory (params.h) that all write to. A collective
+ * is an epoch; only kernels count epochs, so that a recorded step can be replayed. What
+ * is sent carries its epoch: a packet is two pairs {data, tag}, and a pair arrives at
+ * once, so that whoever sees the tag has the data, without a fence or a flag.
  *
  * Rules
- *  1. A kernel of epoch e returns when it has seen something of epoch e of every other rank.
- *     So a rank that sends in e has seen all others in e-1, whose kernels of e-2 had ended:
- *     places alternate between two parities, and what lies in one of them is read out before
- *     it is written again.
- *  2. Blocks of one kernel may run in any order, one after another even: no block waits for
- *     one of its own rank. Where a row is a block's, whoever comes first sends all rows that
- *     nobody took, and waits then.
- *  3. The last block to leave counts the epoch; all have read the old one by then. Tag 0 is
- *     memory that nobody wrote and is left out. A row that lay idle for exactly 2^32 epochs
- *     would be taken for new.
- *  4. A spin looks at `parted`, which the host sets, and returns with rubbish when it is: the
- *     step's results are not published then. It has no clock: the host's patience ends it.
+ *  1. A kernel of epoch e returns when it has seen something of epoch e of every other
+ * rank. So a rank that sends in e has seen all others in e-1, whose kernels of e-2 had
+ * ended: places alternate between two parities, and what lies in one of them is read out
+ * before it is written again.
+ *  2. Blocks of one kernel may run in any order, one after another even: no block waits
+ * for one of its own rank. Where a row is a block's, whoever comes first sends all rows
+ * that nobody took, and waits then.
+ *  3. The last block to leave counts the epoch; all have read the old one by then. Tag 0
+ * is memory that nobody wrote and is left out. A row that lay idle for exactly 2^32
+ * epochs would be taken for new.
+ *  4. A spin looks at `parted`, which the host sets, and returns with rubbish when it is:
+ * the step's results are not published then. It has no clock: the host's patience ends
+ * it.
  *
  * Owns nothing. THREAD: device code, whole blocks. */
 #ifndef MC_CUDA_PEER_CUH
@@ -69,8 +70,8 @@ MC_DEV uint8_t *mc_row_at(const mc_cu_peers &g, int32_t at, int32_t from, uint32
            place * MC_CU_ROOM + static_cast<int64_t>(row) * h * 4;
 }
 
-/* Every rank posts a value; all: [n] of shared memory, what each posted. What a rank wrote
- * before it came can be read by those who met it. */
+/* Every rank posts a value; all: [n] of shared memory, what each posted. What a rank
+ * wrote before it came can be read by those who met it. */
 MC_DEV void mc_meet(const mc_cu_peers &g, uint32_t e, uint64_t v, uint64_t *all)
 {
     int32_t r = static_cast<int32_t>(threadIdx.x);
@@ -91,7 +92,8 @@ MC_DEV void mc_meet(const mc_cu_peers &g, uint32_t e, uint64_t v, uint64_t *all)
     __syncthreads();
 }
 
-/* Whether the ranks parted: what mc_meet gave is rubbish then. Everybody gets the same. */
+/* Whether the ranks parted: what mc_meet gave is rubbish then. Everybody gets the same.
+ */
 MC_DEV bool mc_met(const mc_cu_peers &g, int32_t *shared)
 {
     if (threadIdx.x == 0)

@@ -1,13 +1,14 @@
-/* test_cuda_protocol.c - the epochs of kernels/cuda/peer.cuh as a small machine, all of whose
- * states are visited: nobody takes a packet of another step, nobody waits for ever. Planted
- * faults of the protocol are found, each.
+/* test_cuda_protocol.c - the epochs of kernels/cuda/peer.cuh as a small machine, all of
+ * whose states are visited: nobody takes a packet of another step, nobody waits for ever.
+ * Planted faults of the protocol are found, each.
  *
- * Ranks run joins, one step after another. A rank has room for one running block, which it
- * picks in any order: a block claims and sends rows, waits for its own row of every other
- * rank, and leaves; the last one ends the step. A packet is two halves {tag, data}, each
- * delivered by itself whenever it likes; a reader reads one half after the other and begins
- * again when a tag is not its epoch's. Data is the step that it was made in, so that a read
- * of another step's is seen. The same faults in the kernels are tests/mutants/cuda.txt's. */
+ * Ranks run joins, one step after another. A rank has room for one running block, which
+ * it picks in any order: a block claims and sends rows, waits for its own row of every
+ * other rank, and leaves; the last one ends the step. A packet is two halves {tag, data},
+ * each delivered by itself whenever it likes; a reader reads one half after the other and
+ * begins again when a tag is not its epoch's. Data is the step that it was made in, so
+ * that a read of another step's is seen. The same faults in the kernels are
+ * tests/mutants/cuda.txt's. */
 #include "tests/c/test.h"
 
 #include <stdbool.h>
@@ -27,7 +28,8 @@ struct half {
 struct rank {
     uint8_t step, epoch; /* under way, from 1; counted */
     uint8_t taken, left; /* rows claimed, a mask of blocks that left */
-    uint8_t phase, block, from, seen; /* of the running block: whom it reads; half 0's data */
+    uint8_t phase, block, from,
+        seen; /* of the running block: whom it reads; half 0's data */
     struct half place[2][N][R][2]; /* what the others sent, by parity and sender */
     uint8_t way[N][R][2]; /* from others and under way: a mask of steps */
 };
@@ -234,7 +236,8 @@ static void protocol_takes_no_stale_packet_and_never_hangs(void **state)
     (void)state;
     assert_null(explore(2, 2, 4, NONE, &a));
     assert_null(explore(3, 1, 3, NONE, &b));
-    print_message("%u states of 2 ranks with 2 rows, %u of 3 with 1: all are well\n", a, b);
+    print_message("%u states of 2 ranks with 2 rows, %u of 3 with 1: all are well\n", a,
+                  b);
 }
 
 static void protocol_faults_are_found(void **state)

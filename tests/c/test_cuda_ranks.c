@@ -1,5 +1,6 @@
-/* test_cuda_ranks.c - ranks that meet on their devices, emulated side by side: joins and the
- * other collectives of 1 to 8 ranks, bit for bit, and every way in which they part. */
+/* test_cuda_ranks.c - ranks that meet on their devices, emulated side by side: joins and
+ * the other collectives of 1 to 8 ranks, bit for bit, and every way in which they part.
+ */
 #include "tests/c/test.h"
 
 #include "tests/c/cuda_help.h"
@@ -85,7 +86,8 @@ static void check_norm(const uint16_t *res, const uint16_t *norm, const float *w
     }
 }
 
-/* Steps of other numbers of rows, none too; the second join of a step adds to the first's. */
+/* Steps of other numbers of rows, none too; the second join of a step adds to the
+ * first's. */
 static void check_joins(int32_t n, int32_t h, const int32_t *rows_of, int32_t n_step)
 {
     struct ranks r = ranks_open(n, 60000);
@@ -327,7 +329,10 @@ static void cuda_ranks_agree_sees_each_word_that_differs(void **state)
 
 static void put_join(struct ranks *r, int32_t i, const struct kern_rows *rows)
 {
-    struct mc_join_p p = {.rows = kern_view(rows), .x = r->x[i], .res = r->res[i], .h = 64,
+    struct mc_join_p p = {.rows = kern_view(rows),
+                          .x = r->x[i],
+                          .res = r->res[i],
+                          .h = 64,
                           .peer = {r->comm, i, r->n}};
 
     p.rows.cap = 1;
