@@ -8,7 +8,8 @@
 
 enum {
     SLICE_MS = 50,
-    LATE_MS = 10000, /* behind the others, with nothing left that they would meet over */
+    LATE_MS = 60000, /* behind the others, with nothing left that they would meet over: on
+                        a busy machine an emulated step ends late */
     LEAVE_MS = 500, /* to come back once the ranks have parted */
 };
 

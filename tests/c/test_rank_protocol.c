@@ -1,4 +1,4 @@
-/* test_cuda_protocol.c - the epochs of kernels/cuda/peer.cuh as a small machine, all of
+/* test_rank_protocol.c - the epochs of kernels/cuda/peer.cuh as a small machine, all of
  * whose states are visited: nobody takes a packet of another step, nobody waits for ever.
  * Planted faults of the protocol are found, each.
  *
