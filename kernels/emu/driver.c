@@ -4,7 +4,8 @@
  * that follows a device pointer on the host faults here as it would with a card. In
  * sanitizer builds it is the heap's, so that its ends are seen. A stream is a queue of
  * kernels/host whose one thread emulates the launches in order; capture records them. The
- * devices are made-up cards of sm_90, eight of them. Owns what the driver would. THREAD: as the driver.
+ * devices are made-up cards of sm_90, eight of them. Owns what the driver would. THREAD: as
+ * the driver.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
