@@ -287,8 +287,9 @@ struct mc_mla_out_p {
 /* attn_ragged: rows of long chunks attend to keys and values expanded from the latents as
  * stored: act = softmax(scale q.[W_UK latent; key]) (W_UV latent) over first..pos. Less work
  * than the absorbed form where a token's expansion serves enough rows. A head's split of
- * tokens is expanded at a time, in f32, into scratch of the body's own; splits and folds as
- * in gqa_attn. Runs behind mla_out, and leaves other rows alone.
+ * tokens is expanded at a time, in f32; splits and folds as in gqa_attn. (cuda: more at a time,
+ * keys, values and probabilities rounded to bf16, a running softmax.) Runs behind mla_out,
+ * and leaves other rows alone.
  * A named exception to rule 5: a row's result depends on whether its chunk is long (the two
  * forms differ in rounding), though on nothing else of the batch. */
 struct mc_attn_ragged_p {
@@ -300,6 +301,7 @@ struct mc_attn_ragged_p {
     const void *q;     /* [T,h,nope+r] row type, rotated by mla_q */
     struct mc_w kv_b;  /* [h*(nope+v), c]: a head's keys, then its values */
     struct mc_act act; /* [T,h*v] */
+    void *scratch;     /* need().scratch bytes */
 };
 
 /* dsa_prep: LayerNorm of k (with bias), rope of the first dims of k and of each head of q,

@@ -74,9 +74,12 @@ def smem_of(kernel):
         return sums(16)
     if kernel.startswith("k_mla_attn"):
         c, r, token = latent_bytes(kernel)
-        pitch = 2 * (c + r + 8)
+        pitch, m = 2 * (c + r + 8), 64 if "attn64" in kernel else 16
         stage = 32 * pitch if "bf16" in kernel else 64 * ((token + 15) // 16 * 16)
-        return 48 * pitch + stage + 4608 + 2560 + 416
+        return (m + 32) * pitch + stage + m * (288 + 160 + 24) + 32
+    if kernel.startswith("k_ragged_attn"):
+        d, v = map(int, kernel.split("_")[-2:])
+        return 128 * (3 * (d + 8) + 2 * (v + 8))
     if kernel.startswith("k_gqa_attn"):
         d = int(kernel.split("_")[-1])
         return 32 * ((d + 31) // 64 * 64 + 32) + 256 * (d + 8) + 640 + 192
@@ -209,8 +212,12 @@ def tap(all_):
                 bad.append("no 128-bit loads")
             # down has 256 columns a rank, a unit a warp; linear's int4 is short of it by a tenth
             need = NEED * (0.6 if "moe_down" in k else 0.9)
+            if "attn64" in k:  # bound by its products: bytes wait for them
+                need *= 0.6
             if x["flight"] < need and "128_32" not in k:
                 bad.append(f"{x['flight']:.0f} KB in flight of {need:.0f}")
+        elif k.startswith("k_ragged_attn") and not (ops.get("HMMA") and ops.get("LDGSTS")):
+            bad.append("no mma, or no copies ahead")
         tests.append((k, bad))
     b, mma, other = attention_bound()
     tests.append(("mla_attn fp8-656: %.0f cycles a tile by bytes, %.0f by mma, %.0f by other "

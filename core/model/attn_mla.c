@@ -229,7 +229,7 @@ static void add_expanded(struct mc_pass *p, int32_t layer, const void *q, struct
                                       .act = act};
 
     if (ragged.long_rows > 0)
-        MC_PASS_ADD(p, attn_ragged, &ragged);
+        MC_PASS_ADD_SCRATCH(p, attn_ragged, &ragged);
 }
 
 static void add_attention(struct mc_pass *p, int32_t layer, const void *q,

@@ -24,7 +24,12 @@ static const struct {
 #undef K
 };
 
-enum { SMEM_MAX = 160 << 10 /* sm_80 has 163 */, EVENTS = 64, SLICE_MS = 50 };
+enum {
+    SMEM_80 = 160 << 10, /* it has 163 */
+    SMEM_90 = 227 << 10,
+    EVENTS = 64,
+    SLICE_MS = 50
+};
 
 struct mc_stream {
     struct mc_cu *cu;
@@ -222,13 +227,18 @@ struct mc_backend *mc_cu_backend(struct mc_stream *s)
     return &s->cu->b;
 }
 
+uint32_t mc_cu_smem(struct mc_stream *s)
+{
+    return s->cu->smem;
+}
+
 int mc_cu_launch(struct mc_stream *s, enum mc_kernel_id k, struct mc_cu_grid g,
                  const void *p)
 {
     struct mc_cu *cu = s->cu;
     void *args[] = {(void *)(uintptr_t)p};
 
-    if (g.x < 1 || g.x > INT32_MAX || g.y < 1 || g.y > 65535 || g.smem > SMEM_MAX)
+    if (g.x < 1 || g.x > INT32_MAX || g.y < 1 || g.y > 65535 || g.smem > cu->smem)
         return MC_K_EINTERNAL;
     cu->api.CtxSetCurrent(cu->ctx);
     return cu->api.LaunchKernel(cu->fn[k], (unsigned)g.x, (unsigned)g.y, 1,
@@ -337,8 +347,8 @@ static const char *find_kernels(struct mc_cu *cu)
                 cu->fn[k] = NULL;
         if (!cu->fn[k])
             return "cuda: a kernel is missing from the images";
-        if (cu->api.FuncSetAttribute(cu->fn[k], MC_CU_FUNC_SMEM, SMEM_MAX) != 0)
-            return "cuda: the device has less than 160 KB of shared memory a block";
+        if (cu->api.FuncSetAttribute(cu->fn[k], MC_CU_FUNC_SMEM, (int)cu->smem) != 0)
+            return "cuda: the device has less shared memory a block than its kind";
     }
     return NULL;
 }
@@ -362,6 +372,7 @@ static const char *open_device(struct mc_cu *cu)
     cu->arch = major * 10 + minor;
     if (cu->arch < 80)
         return "cuda: compute capability below 8.0";
+    cu->smem = cu->arch < 90 ? SMEM_80 : SMEM_90;
     if (cu->api.PrimaryCtxRetain(&cu->ctx, cu->dev) != 0 ||
         cu->api.CtxSetCurrent(cu->ctx) != 0)
         return "cuda: no context";

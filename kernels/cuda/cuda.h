@@ -97,8 +97,9 @@ struct mc_cu {
     struct mc_backend b; /* first: a backend is cast to it */
     struct mc_cu_api api;
     int dev, arch; /* 80, 90, 100 */
+    uint32_t smem; /* shared memory that a block may have */
     void *ctx;
-    void *module[32];
+    void *module[64];
     int n_module;
     void *fn[MC_N_KERNEL];
     struct mc_cu_words *words; /* pinned; see params.h */
@@ -112,6 +113,7 @@ struct mc_cu {
 
 uint32_t *mc_cu_fault(struct mc_stream *s);
 struct mc_backend *mc_cu_backend(struct mc_stream *s);
+uint32_t mc_cu_smem(struct mc_stream *s); /* that a block may have */
 
 /* The device's kernels are launched with one params struct each. */
 struct mc_cu_grid {
@@ -162,7 +164,8 @@ uint16_t mc_cu_run_of(const struct mc_backend *b, uint16_t disk_fmt);
         F(glu) F(quant) F(gqa_prep) F(gqa_attn) F(attn_merge) F(route) F(moe)         \
             F(mla_prep) F(mla_q) F(mla_attn) F(mla_out) F(dsa_prep) F(dsa_topk)       \
                 F(mtp_in) F(gather_rows) F(chain) F(sample) F(verify) F(commit)       \
-                    F(nll) F(tap) F(tensor) F(agree) F(all_gather) F(all_to_all)
+                    F(nll) F(tap) F(tensor) F(agree) F(all_gather) F(all_to_all)      \
+                        F(attn_ragged)
 #define F(name) extern const struct mc_op mc_cu_##name;
 MC_CU_OPS(F)
 #undef F

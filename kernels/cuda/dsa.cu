@@ -81,7 +81,7 @@ MC_KERNEL(k_dsa_prep, struct mc_dsa_prep_p)
                               (1 / sqrtf(static_cast<float>(p.hi)) *
                                (1 / sqrtf(static_cast<float>(d)))) *
                               s;
-        } else if (!p.slots[slot].bad) {
+        } else if (!p.slots[slot].bad && mc_kv_mine(&kv, slot, pos)) {
             uint8_t *page = mc_index_page(&kv, p.index, slot, pos);
 
             mc_head_load(x,
@@ -171,8 +171,8 @@ MC_DEV void heads_dot(float (&acc)[2][4], const uint8_t *q, const uint8_t *const
     }
 }
 
-/* Scores of positions [s0, s1], to out[s - s0]. A warp has 16 aligned positions at a
- * time, which a page does not cut. */
+/* Scores of positions [s0, s1] of the rank's own, to out[s - s0]. A warp has 16 aligned
+ * positions at a time, which a page does not cut. */
 MC_DEV void score_all(const struct mc_dsa_topk_p &p, const topk_mem &m, int32_t slot,
                       int32_t s0, int32_t s1, float *out)
 {
@@ -180,7 +180,7 @@ MC_DEV void score_all(const struct mc_dsa_topk_p &p, const topk_mem &m, int32_t 
 
     for (int32_t s = s0 / AT_ONCE * AT_ONCE + mc_warp() * AT_ONCE; s <= s1;
          s += V_WARPS * AT_ONCE) {
-        uint8_t *page = mc_index_page(&p.kv, p.index, slot, s);
+        uint8_t *page = mc_index_page(&p.kv, p.index, slot, mc_kv_pos(&p.kv, slot, s));
         const uint8_t *k[2];
         float sum[2][2] = {};
 
@@ -263,15 +263,43 @@ struct scored {
     int32_t pos;
 };
 
-/* Positions first.. of the row's own segments, in turn; how many are kept. */
-MC_DEV int32_t best_of(const mc_cu_dsa_topk &a, const topk_mem &m, int32_t slot,
-                       int32_t last, int32_t part)
+/* What a row may choose from: the rank's own positions first..last, in their order. */
+struct choice {
+    int32_t slot, first, last, n;
+    bool all; /* it needs no scores */
+};
+
+MC_DEV choice choice_of(const struct mc_dsa_topk_p &p, int32_t t)
+{
+    int32_t slot = p.rows.slot[p.rows.row_seq[t]], end = p.rows.pos[t] + 1;
+    choice c = {slot, mc_kv_own(&p.kv, slot, p.first), -1, 0, true};
+
+    if (!p.slots[slot].bad)
+        c.last = mc_kv_own(&p.kv, slot, end) - 1;
+    c.n = c.last + 1 - c.first;
+    /* those of other ranks are held against ours, but when all together are few */
+    c.all = c.n <= p.topk && (!p.score || c.n < 1 || end - p.first <= p.topk);
+    return c;
+}
+
+/* The i-th of those kept, at place `at` of the rank's own. */
+MC_DEV void put_choice(const struct mc_dsa_topk_p &p, int32_t t, int32_t slot, int32_t i,
+                       int32_t at, float score)
+{
+    p.idx[static_cast<int64_t>(t) * p.topk + i] = mc_kv_pos(&p.kv, slot, at);
+    if (p.score)
+        p.score[static_cast<int64_t>(t) * p.topk + i] = score;
+}
+
+/* Positions of the row's own segments, in turn; how many are kept. */
+MC_DEV int32_t best_of(const mc_cu_dsa_topk &a, const topk_mem &m, const choice &c,
+                       int32_t part)
 {
     const struct mc_dsa_topk_p &p = a.p;
-    int32_t old = 0, me = static_cast<int32_t>(threadIdx.x);
+    int32_t old = 0, me = static_cast<int32_t>(threadIdx.x), slot = c.slot, last = c.last;
 
     for (int32_t at = part * a.seg; at <= last; at += a.n_part * a.seg) {
-        int32_t s0 = at < p.first ? p.first : at;
+        int32_t s0 = at < c.first ? c.first : at;
         int32_t s1 = last < at + a.seg - 1 ? last : at + a.seg - 1, n = old + s1 - s0 + 1;
 
         score_all(p, m, slot, s0, s1, m.score + old);
@@ -300,28 +328,30 @@ MC_DEV int32_t best_of(const mc_cu_dsa_topk &a, const topk_mem &m, int32_t slot,
 MC_KERNEL(k_dsa_topk, mc_cu_dsa_topk)
 {
     int32_t t = static_cast<int32_t>(blockIdx.x), part = static_cast<int32_t>(blockIdx.y);
-    int32_t me = static_cast<int32_t>(threadIdx.x), topk = p.p.topk, slot, last, n;
+    int32_t me = static_cast<int32_t>(threadIdx.x), topk = p.p.topk, n;
     int32_t *idx = p.p.idx + static_cast<int64_t>(t) * topk;
     topk_mem m = mem_of(p);
+    choice c;
 
     if (t >= p.p.rows.live[MC_LIVE_ROWS])
         return;
-    slot = p.p.rows.slot[p.p.rows.row_seq[t]];
-    last = p.p.slots[slot].bad ? -1 : p.p.rows.pos[t];
-    n = last + 1 - p.p.first;
-    if (n <= topk) { /* all there are, unscored */
+    c = choice_of(p.p, t);
+    if (c.all) {
         for (int32_t i = me; i < topk && part == 0; i += V_THREADS)
-            idx[i] = i < n ? p.p.first + i : -1;
+            idx[i] = i < c.n ? mc_kv_pos(&p.p.kv, c.slot, c.first + i) : -1;
         return;
     }
-    if (part * p.seg > last)
+    if (part * p.seg > c.last)
         return;
     load_queries(p.p, t, m);
     __syncthreads();
-    n = best_of(p, m, slot, last, part);
-    if (p.n_part == 1 || last < p.seg) { /* nobody else has any of it */
+    n = best_of(p, m, c, part);
+    if (p.n_part == 1 || c.last < p.seg) { /* nobody else has any of it */
         for (int32_t i = me; i < topk; i += V_THREADS)
-            idx[i] = i < n ? m.pos[i] : -1;
+            if (i < n)
+                put_choice(p.p, t, c.slot, i, m.pos[i], m.score[i]);
+            else
+                idx[i] = -1;
         return;
     }
     for (int32_t i = me; i < n; i += V_THREADS) {
@@ -336,22 +366,23 @@ MC_KERNEL(k_dsa_topk, mc_cu_dsa_topk)
  */
 MC_KERNEL(k_dsa_merge, mc_cu_dsa_topk)
 {
-    int32_t t = static_cast<int32_t>(blockIdx.x), topk = p.p.topk, slot, last, full, rest,
-            n;
+    int32_t t = static_cast<int32_t>(blockIdx.x), topk = p.p.topk, full, rest, n;
     int64_t at = static_cast<int64_t>(t) * p.n_part * topk;
-    int32_t *idx = p.p.idx + static_cast<int64_t>(t) * topk;
     topk_mem m = mem_of(p);
+    choice c;
 
     if (t >= p.p.rows.live[MC_LIVE_ROWS])
         return;
-    slot = p.p.rows.slot[p.p.rows.row_seq[t]];
-    last = p.p.slots[slot].bad ? -1 : p.p.rows.pos[t];
-    if (last + 1 - p.p.first <= topk || last < p.seg)
+    c = choice_of(p.p, t);
+    if (c.all || c.last < p.seg)
         return;
-    full = (last + 1) / p.seg;
-    rest = (last + 1) % p.seg;
+    full = (c.last + 1) / p.seg;
+    rest = (c.last + 1) % p.seg;
     n = full * topk + (rest < topk ? rest : topk);
     keep_best(
-        m, p.score + at, n, topk, [&](int32_t i) { return p.pos[at + i]; },
-        [&](int32_t i, int32_t pos) { idx[i] = pos; });
+        m, p.score + at, n, topk,
+        [&](int32_t i) {
+            return scored{p.score[at + i], p.pos[at + i]};
+        },
+        [&](int32_t i, scored x) { put_choice(p.p, t, c.slot, i, x.pos, x.score); });
 }

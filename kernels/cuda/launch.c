@@ -29,8 +29,6 @@ static const char *pool_refuse(const struct mc_kv *kv)
 {
     if (kv->layout == MC_KV_F32)
         return "cuda: KV in f32 is for ref and cpu";
-    if (kv->n_shard > 1)
-        return "cuda: tokens are not sharded over ranks";
     if (kv->page_stride % 16 != 0 || kv->layer_stride % 16 != 0)
         return "cuda: page strides are multiples of 16";
     return mc_pool_refuse(kv);
@@ -93,6 +91,8 @@ static int page_check_need(const struct mc_page_check_p *p, struct mc_need *n,
                            const char **why)
 {
     (void)n;
+    if (p->kv.n_shard > 1)
+        return mc_cu_refuse(why, "cuda: page_check: tokens are not sharded over ranks");
     return pool_need(&p->kv, why);
 }
 
@@ -394,12 +394,11 @@ MC_CU_OP(gqa_attn);
 static int attn_merge_need(const struct mc_attn_merge_p *p, struct mc_need *n,
                            const char **why)
 {
-    const char *no = p->out ? NULL : mc_cu_act_refuse(&p->act);
+    bool act = !p->out && !p->fold;
+    const char *no = act ? mc_cu_act_refuse(&p->act) : NULL;
 
     (void)n;
-    if (p->fold)
-        no = "cuda: tokens are not sharded over ranks";
-    if (!no && ((!p->out && p->act.k != p->h * p->d) || p->d % 4 != 0))
+    if (!no && ((act && p->act.k != p->h * p->d) || p->d % 4 != 0))
         no = "attn_merge: columns that are not h*d, or a head dim that is no multiple of "
              "4";
     return no ? mc_cu_refuse(why, no) : 0;

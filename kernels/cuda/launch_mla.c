@@ -14,8 +14,6 @@ static const char *latent_refuse(const struct mc_kv *kv)
 
     if (!no && kv->layout == MC_KV_F32)
         no = "cuda: KV in f32 is for ref and cpu";
-    if (!no && kv->n_shard > 1)
-        no = "cuda: tokens are not sharded over ranks";
     if (!no && kv->c + kv->r > MAX_LATENT)
         no = "a latent above 1024 values";
     if (!no && (kv->page_stride % 16 != 0 || kv->layer_stride % 16 != 0 ||
@@ -154,34 +152,49 @@ static int mla_attn_need(const struct mc_mla_attn_p *p, struct mc_need *n,
     return no ? mc_cu_refuse(why, no) : 0;
 }
 
-/* tile of mla_attn.cuh */
-static uint32_t attn_bytes(const struct mc_kv *kv)
+/* tile of mla_attn.cuh, of m rows */
+static uint32_t attn_bytes(const struct mc_kv *kv, uint32_t m)
 {
     uint32_t pitch = 2 * (uint32_t)(kv->c + kv->r + 8);
     uint32_t raw = (uint32_t)mc_mla_token_bytes(kv->layout, kv->c, kv->r);
     uint32_t stages = kv->layout == MC_KV_BF16 ? 32 * pitch
                                                : 2 * 32 * ((raw + 15) / 16 * 16);
 
-    return 16 * pitch + 32 * pitch + stages + 2 * 16 * 36 * 4 + 2 * 16 * 40 * 2 +
-           4 * (16 + 32 + 8 + 3 * 16);
+    return m * pitch + 32 * pitch + stages + 2 * m * (36 * 4 + 40 * 2) +
+           4 * (m + 2 * m + 8 + 3 * m);
+}
+
+/* The body of 16 rows; or the one of 64, for more heads than two of those serve, where its
+ * shared memory is there, and for sharded tokens (which sm_80 has no room for: the launch
+ * fails). */
+static enum mc_kernel_id attn_body(const struct mc_kv *kv, bool of_64)
+{
+#define BODIES(kv)                                                              \
+    {                                                                           \
+        {MC_CU_k_mla_attn_##kv##_128_32, MC_CU_k_mla_attn_##kv##_512_64},       \
+            {MC_CU_k_mla_attn64_##kv##_128_32, MC_CU_k_mla_attn64_##kv##_512_64} \
+    }
+    static const enum mc_kernel_id bf16[2][2] = BODIES(bf16), plain[2][2] = BODIES(plain),
+                                   f656[2][2] = BODIES(656);
+#undef BODIES
+
+    return (kv->layout == MC_KV_BF16        ? bf16
+            : kv->layout == MC_KV_FP8_PLAIN ? plain
+                                            : f656)[of_64][kv->c == 512];
 }
 
 static int mla_attn_run(struct mc_stream *s, const struct mc_mla_attn_p *p)
 {
-    struct mc_cu_mla_attn k = {*p, p->idx || p->h >= 16 ? 1 : 16 / p->h, mc_cu_fault(s)};
-    bool small = p->kv.c == 128;
-    enum mc_kernel_id id = p->kv.layout == MC_KV_BF16 ? small
-                                                            ? MC_CU_k_mla_attn_bf16_128_32
-                                                            : MC_CU_k_mla_attn_bf16_512_64
-                           : p->kv.layout == MC_KV_FP8_PLAIN
-                               ? small ? MC_CU_k_mla_attn_plain_128_32
-                                       : MC_CU_k_mla_attn_plain_512_64
-                           : small ? MC_CU_k_mla_attn_656_128_32
-                                   : MC_CU_k_mla_attn_656_512_64;
+    bool of_64 = p->kv.n_shard > 1 ||
+                 (p->h > 32 && attn_bytes(&p->kv, 64) <= mc_cu_smem(s));
+    int32_t m = of_64 ? 64 : 16;
+    struct mc_cu_mla_attn k = {*p, p->idx || p->h >= m ? 1 : m / p->h, mc_cu_fault(s)};
     int64_t x = (int64_t)p->n_part * p->cap_decode + mc_cu_blocks(p->rows.cap, k.n_tok);
 
-    return mc_cu_launch(
-        s, id, (struct mc_cu_grid){x, mc_cu_blocks(p->h, 16), attn_bytes(&p->kv)}, &k);
+    return mc_cu_launch(s, attn_body(&p->kv, of_64),
+                        (struct mc_cu_grid){x, mc_cu_blocks(p->h, m),
+                                            attn_bytes(&p->kv, (uint32_t)m)},
+                        &k);
 }
 MC_CU_OP(mla_attn);
 

@@ -66,6 +66,7 @@ static int tap_run(struct mc_stream *s, const struct mc_tap_p *p)
     int32_t words = p->layer == MC_TAP_LOGITS ? p->cols : p->cols / 2;
 
     return mc_cu_launch(s, MC_CU_k_tap,
-                        (struct mc_cu_grid){mc_cu_blocks(words, THREADS), TAP_ROWS, 0}, p);
+                        (struct mc_cu_grid){mc_cu_blocks(words, THREADS), TAP_ROWS, 0},
+                        p);
 }
 MC_CU_OP(tap);

@@ -20,7 +20,9 @@
     K(k_gqa_attn_##kv##_128, 128, mc_cu_gqa_attn)
 #define MC_MLA_KERNELS(K, kv)                                                          \
     K(k_mla_attn_##kv##_128_32, 256, mc_cu_mla_attn)                                   \
-    K(k_mla_attn_##kv##_512_64, 256, mc_cu_mla_attn)
+    K(k_mla_attn_##kv##_512_64, 256, mc_cu_mla_attn)                                   \
+    K(k_mla_attn64_##kv##_128_32, 256, mc_cu_mla_attn)                                 \
+    K(k_mla_attn64_##kv##_512_64, 256, mc_cu_mla_attn)
 
 #define MC_KERNELS(K)                                                                  \
     K(k_page_init, 256, mc_cu_page_init)                                               \
@@ -65,6 +67,9 @@
     MC_MLA_KERNELS(K, bf16)                                                            \
     MC_MLA_KERNELS(K, plain)                                                           \
     MC_MLA_KERNELS(K, 656)                                                             \
+    K(k_ragged_latents, 256, mc_cu_attn_ragged)                                        \
+    K(k_ragged_attn_64_32, 128, mc_cu_attn_ragged)                                     \
+    K(k_ragged_attn_192_128, 128, mc_cu_attn_ragged)                                   \
     K(k_dsa_prep, 256, mc_dsa_prep_p)                                                  \
     K(k_dsa_topk, 512, mc_cu_dsa_topk)                                                 \
     K(k_dsa_merge, 512, mc_cu_dsa_topk)                                                \

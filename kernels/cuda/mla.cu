@@ -114,7 +114,7 @@ MC_KERNEL(k_mla_prep, struct mc_mla_prep_p)
         prep_query(p, t, sums);
     slot = p.rows.slot[p.rows.row_seq[t]];
     pos = p.rows.pos[t];
-    if (p.slots[slot].bad)
+    if (p.slots[slot].bad || !mc_kv_mine(&kv, slot, pos))
         return;
     for (int32_t i = me; i < kv.c; i += N_WARP * WARP) {
         x[i] = mc_f32_of_bf16(a[i]);

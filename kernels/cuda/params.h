@@ -33,7 +33,7 @@ struct mc_cu_gqa_attn {
 /* As gqa_attn, for the latents that all heads share. */
 struct mc_cu_mla_attn {
     struct mc_mla_attn_p p;
-    int32_t n_tok; /* rows of a prefill tile: n_tok*h is at most 16, or 1 */
+    int32_t n_tok; /* rows of a prefill tile: n_tok*h is at most M, or 1 */
     uint32_t *fault;
 };
 
@@ -84,6 +84,16 @@ struct mc_cu_all_to_all {
 struct mc_cu_agree {
     struct mc_agree_p p;
     struct mc_cu_peers g;
+};
+
+/* Round `round` of the positions that long chunks see, seg of each; see ragged.cuh. */
+struct mc_cu_attn_ragged {
+    struct mc_attn_ragged_p p;
+    int32_t seg, round;
+    int32_t *n_live;          /* rows of latents in use */
+    uint16_t *latent, *key;   /* [rows][c], [rows][r] bf16 */
+    uint16_t *expanded;       /* [rows][h][nope+v] bf16 */
+    float *o, *ml;            /* [T][h][v], [T][h][2]: of rounds before */
 };
 
 /* A row's context in segments of seg positions; n_part blocks take them in turn. Of more

@@ -1,23 +1,37 @@
 /* step.cu - pages, tables, slots and drafts: what changes device state around a step. */
 #include "kernels/cuda/dev.cuh"
 #include "kernels/cuda/params.h"
+#include "kernels/host/kv.h"
 
 /* ---- pages ------------------------------------------------------------------------- */
+
+/* Page p of a table as this rank's own, -1: another rank has it, n_page: nobody. */
+MC_DEV int32_t own_page(const struct mc_kv &kv, int32_t p)
+{
+    if (p < 0 || p >= mc_kv_pages(&kv))
+        return kv.n_page;
+    if (kv.n_shard <= 1)
+        return p;
+    return p % kv.n_shard == kv.rank ? p / kv.n_shard : -1;
+}
 
 /* blockIdx.x: the page of the list; blockIdx.y: a slice of it. */
 MC_KERNEL(k_page_init, struct mc_cu_page_init)
 {
     const struct mc_kv &kv = p.p.kv;
-    uint32_t i = blockIdx.x, page;
+    uint32_t i = blockIdx.x;
     int64_t at = (static_cast<int64_t>(blockIdx.y) * 256 + threadIdx.x) * 16;
+    int32_t page;
 
     if (i >= static_cast<uint32_t>(*p.p.n_list))
         return;
-    page = p.p.list[2 * i];
-    if (*p.p.n_list > p.p.cap || page >= static_cast<uint32_t>(kv.n_page)) {
+    page = own_page(kv, static_cast<int32_t>(p.p.list[2 * i]));
+    if (*p.p.n_list > p.p.cap || page == kv.n_page) {
         *p.fault = MC_OP_page_init + 1;
         return;
     }
+    if (page < 0)
+        return;
     for (; at < kv.page_stride; at += static_cast<int64_t>(gridDim.y) * 256 * 16)
         mc_st16(kv.base + page * kv.page_stride + at, {0, 0, 0, 0});
     if (blockIdx.y == 0 && threadIdx.x == 0)
@@ -28,13 +42,15 @@ MC_KERNEL(k_page_copy, struct mc_cu_page_copy)
 {
     int64_t i = blockIdx.x, n = p.p.kv.page_stride;
     int64_t at = (static_cast<int64_t>(blockIdx.y) * 256 + threadIdx.x) * 16;
-    int32_t page = p.p.pages[i];
+    int32_t page = own_page(p.p.kv, p.p.pages[i]);
     uint8_t *buf = p.p.buf + i * n, *to = p.p.kv.base + page * n;
 
-    if (page < 0 || page >= p.p.kv.n_page) {
+    if (page == p.p.kv.n_page) {
         *p.fault = MC_OP_page_copy + 1;
         return;
     }
+    if (page < 0)
+        return;
     for (; at < n; at += static_cast<int64_t>(gridDim.y) * 256 * 16)
         mc_st16((p.p.to_buf ? buf : to) + at, mc_ld16((p.p.to_buf ? to : buf) + at));
 }
@@ -76,7 +92,7 @@ MC_DEV bool delta_ok(const struct mc_table_apply_p &p, const struct mc_delta &d)
         return false;
     switch (d.what) {
     case MC_DELTA_PAGE:
-        return d.at >= 0 && d.at < p.kv.pitch && d.value < p.kv.n_page;
+        return d.at >= 0 && d.at < p.kv.pitch && d.value < mc_kv_pages(&p.kv);
     case MC_DELTA_SLOT:
         return d.value >= 0;
     case MC_DELTA_BIAS:

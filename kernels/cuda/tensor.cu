@@ -4,9 +4,9 @@
  * last axis. Plans: an element a thread, neighbours along the row; a product in tiles of
  * 16 x 16 elements, a thread each, 16 of k at a time through f32 [2][16][17] of shared
  * memory, whose sum is one with k rising as the oracle's is: equal bits; a fold or a
- * softmax a block, thread i taking elements i, i + 256, ..; the k largest by k passes over
- * the row. Bound: bytes for contiguous views; no tensor cores, since operands are read as
- * f32; topk reads its row k times, from L2. Owns nothing. THREAD: device code. */
+ * softmax a block, thread i taking elements i, i + 256, ..; the k largest by k passes
+ * over the row. Bound: bytes for contiguous views; no tensor cores, since operands are
+ * read as f32; topk reads its row k times, from L2. Owns nothing. THREAD: device code. */
 #include "kernels/cuda/dev.cuh"
 #include "kernels/host/strided.h"
 

@@ -1,5 +1,5 @@
-/* tensor_help.h - what the tests of `tensor` share: strided views that lie in several ways,
- * and how far a body may be from the oracle.
+/* tensor_help.h - what the tests of `tensor` share: strided views that lie in several
+ * ways, and how far a body may be from the oracle.
  *
  * One operation an element is the same arithmetic: equal bits. A sum of n terms in
  * another order is off by at most n half-ulps of the terms' magnitudes; a result of a
@@ -73,7 +73,8 @@ static inline double grain(uint16_t dt)
 }
 
 /* The magnitude that element i of row r sums up, and how many terms. */
-static inline double mass(const struct mc_tensor_p *p, int64_t r, int32_t i, int32_t *terms)
+static inline double mass(const struct mc_tensor_p *p, int64_t r, int32_t i,
+                          int32_t *terms)
 {
     int64_t a = mc_strided_row(&p->a, &p->out, r), batch = r / p->out.n[2];
     int64_t b = batch / p->out.n[1] * p->b.step[0] + batch % p->out.n[1] * p->b.step[1] +

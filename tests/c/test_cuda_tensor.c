@@ -1,5 +1,5 @@
-/* test_cuda_tensor.c - what scripts have a card do, emulated, against the oracle: `tensor`
- * (tolerances: tensor_help.h; products have its bits), `tap`, and `verify`. */
+/* test_cuda_tensor.c - what scripts have a card do, emulated, against the oracle:
+ * `tensor` (tolerances: tensor_help.h; products have its bits), `tap`, and `verify`. */
 #include "tests/c/test.h"
 
 #include "tests/c/cuda_help.h"
@@ -110,7 +110,7 @@ static void cuda_tensor_rows_fold_alike(void **state)
 
         p.a = view(types[i % 3], (int32_t[]){1, 2, 3, n}, (enum lie)(i % N_LIE));
         fill(&p.a, &seed);
-        if (what == MC_T_TOPK || what == MC_T_MAX) { /* ties, zeros of both signs, a NaN */
+        if (what == MC_T_TOPK || what == MC_T_MAX) { /* ties, both zeros, a NaN */
             mc_strided_put(&p.a, 0, mc_strided_get(&p.a, n > 2 ? 2 * p.a.step[3] : 0));
             if (n == 5)
                 mc_strided_put(&p.a, 0, -0.0f), mc_strided_put(&p.a, p.a.step[3], 0.0f);
@@ -140,7 +140,7 @@ struct list {
     struct mc_tap v[6];
 };
 
-/* Rows [1, 6) and [4, 7) of layer 2 are steered, the list's order kept; others are not. */
+/* Rows [1, 6) and [4, 7) of layer 2 are steered, in the list's order; others are not. */
 static void cuda_tap_steers_rows_in_order(void **state)
 {
     struct kern cu = cuda_open();
@@ -154,7 +154,7 @@ static void cuda_tap_steers_rows_in_order(void **state)
     l.v[0] = (struct mc_tap){.layer = 2, .row = 1, .n = 5, .scale = 0.3f, .add = a[0]};
     l.v[1] = (struct mc_tap){.layer = 3, .row = 0, .n = 9, .scale = 9, .add = a[0]};
     l.v[2] = (struct mc_tap){.layer = 2, .row = 4, .n = 3, .scale = -40, .add = a[1]};
-    l.v[3] = (struct mc_tap){.layer = 2, .row = 0, .n = 9, .out = xf}; /* a copy: not now */
+    l.v[3] = (struct mc_tap){.layer = 2, .n = 9, .out = xf}; /* a copy: not now */
     kern_run(&cu, tap, {.taps = &l.head, .layer = 2, .cols = H, .x = x});
     for (int32_t i = 0; i < ROWS * H; i++) {
         float want = xf[i];
@@ -164,7 +164,8 @@ static void cuda_tap_steers_rows_in_order(void **state)
         if (i / H >= 4 && i / H < 7)
             want = mc_f32_of_bf16(mc_bf16_of_f32(want + -40 * add[1][i % H]));
         if (as_f32(x, i) != want)
-            fail_msg("row %d col %d is %.9g, want %.9g", i / H, i % H, as_f32(x, i), want);
+            fail_msg("row %d col %d is %.9g, want %.9g", i / H, i % H, as_f32(x, i),
+                     want);
     }
     assert_non_null(kern_refuses(&cu, tap, {.layer = 2, .cols = 33}));
     free(x), free(xf), free(a[0]), free(a[1]), free(add[0]), free(add[1]);

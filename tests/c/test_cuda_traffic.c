@@ -226,6 +226,56 @@ static void attention(void)
     }
 }
 
+/* All heads of a group of ranks, of which one block reads a split once. */
+static void attention_of_64(void)
+{
+    enum { PARTS = CTX / MC_SPLIT, H64 = 64 };
+    struct mc_slot slot = {0};
+    struct mc_mla_attn_p p = {.rows = dev_step(), .kv = dev_pool(MC_KV_FP8_656, 0),
+                              .slots = dev(&slot, sizeof slot), .h = H64, .n_part = PARTS,
+                              .cap_decode = 1, .scale = 0.07f,
+                              .q = dev_rows(1, H64 * (C + R)),
+                              .o = dev(NULL, PARTS * H64 * C * 4),
+                              .ml = dev(NULL, PARTS * H64 * 8)};
+
+    emu_count(true);
+    kern_run(&cu, mla_attn, p);
+    judge("mla_attn fp8-656, 64 heads", CTX * 656.0 + 2 * H64 * (C + R) +
+                                            4.0 * PARTS * H64 * (C + 2));
+}
+
+/* A chunk of 64 rows that begins its context, one head: pages to rows, rows times kv_b to
+ * keys and values, and those once for its only tile. */
+static void long_chunk(void)
+{
+    enum { N = 64, NOPE = 128, V = 128 };
+    int32_t live[4] = {N, 0, 1, 1}, q0[2] = {0, N}, pos[N], zero[N] = {0};
+    struct mc_slot slot = {0};
+    struct mc_w kv_b = dev_stack(&kinds[0], NOPE + V, C, 1).w;
+    struct mc_attn_ragged_p p = {.rows = dev_step(), .kv = dev_pool(MC_KV_FP8_656, 0),
+                                 .slots = dev(&slot, sizeof slot), .h = 1, .nope = NOPE,
+                                 .v = V, .long_rows = N, .scale = 0.07f,
+                                 .q = dev_rows(N, NOPE + R), .kv_b = kv_b,
+                                 .act = dev_act(N, V)};
+    struct mc_need need;
+    const char *why;
+
+    for (int32_t i = 0; i < N; i++)
+        pos[i] = i;
+    p.rows.cap = N;
+    p.rows.live = dev(live, sizeof live);
+    p.rows.pos = dev(pos, sizeof pos);
+    p.rows.row_seq = dev(zero, sizeof zero);
+    p.rows.q0 = dev(q0, sizeof q0);
+    p.rows.kv_len = dev_i32(N);
+    assert_int_equal(cu.b->op[MC_OP_attn_ragged]->need(&p, &need, &why), 0);
+    p.scratch = dev(NULL, need.scratch);
+    emu_count(true);
+    kern_run(&cu, attn_ragged, p);
+    judge("attn_ragged, 64 rows", N * (656.0 + 2 * (C + R) + 2 * (NOPE + V) +
+                                       2 * (NOPE + R) + 2 * V) + (double)kv_b.bytes);
+}
+
 static void index_keys(void)
 {
     enum { HI = 32, D = 128, TOPK = 64 };
@@ -327,6 +377,8 @@ static void cuda_decode_kernels_move_what_they_must(void **state)
     linears();
     experts();
     attention();
+    attention_of_64();
+    long_chunk();
     index_keys();
     heads();
     scripts();
