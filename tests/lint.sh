@@ -19,6 +19,8 @@ rule "core/ sees kernels only through kernels/kernels.h" \
     "$(git ls-files core | xargs grep -nE '#include "kernels/' 2>/dev/null | grep -v 'kernels/kernels.h')"
 rule "lines of at most 100 columns, no tabs, no trailing blanks in C" \
     "$(code | xargs grep -nE '^.{101,}|	|[ ]+$' 2>/dev/null | head -20)"
+rule "lines of at most 80 columns, no tabs, no trailing blanks in Lua" \
+    "$(git ls-files '*.lua' | LC_ALL=C.UTF-8 xargs grep -nE '^.{81,}|	|[ ]+$' 2>/dev/null | head -20)"
 rule "ASCII in code" "$(code | xargs grep -nP '[^\x00-\x7F]' 2>/dev/null | head -5)"
 rule "assembly of the device in one file; of the host in two" \
     "$(git ls-files kernels | grep -vE '^kernels/(cuda/asm.cuh|emu/fiber.c|host/par.c)$' |

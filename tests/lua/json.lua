@@ -20,7 +20,8 @@ local function unescape(s)
   elseif lo == "" then
     return utf8(tonumber(hi, 16))
   end
-  return utf8(0x10000 + (tonumber(hi, 16) - 0xD800) * 1024 + tonumber(lo, 16) - 0xDC00)
+  return utf8(0x10000 + (tonumber(hi, 16) - 0xD800) * 1024
+    + tonumber(lo, 16) - 0xDC00)
 end
 
 local value

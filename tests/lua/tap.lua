@@ -10,7 +10,8 @@ local count, failed = 0, 0
 function M.test(name, fn)
   count = count + 1
   local ok, result, reason = xpcall(fn, function(e)
-    return type(e) == "table" and tostring(e.message) or debug.traceback(tostring(e), 2)
+    return type(e) == "table" and tostring(e.message)
+      or debug.traceback(tostring(e), 2)
   end)
   if ok and result == "skip" then
     print(("ok %d %s # skip %s"):format(count, name, reason))

@@ -9,7 +9,7 @@ local template = require "mc.template"
 
 jit.off() -- as in the VMs where templates run
 
--- Feature cases --------------------------------------------------------------------
+-- Feature cases ---------------------------------------------------------------
 
 -- Fri 2024-07-26 09:05:03, as jinja_cases.py has it.
 local function clock() return 1721984703 end
@@ -19,10 +19,12 @@ local function check_error(want, err, row)
   local kind = want.type
   if kind == "TemplateError" then
     tap.equal(err.raised, true, row.template)
-  elseif kind == "TemplateSyntaxError" or kind == "TemplateAssertionError" or kind == "SyntaxError" then
+  elseif kind == "TemplateSyntaxError" or kind == "TemplateAssertionError"
+    or kind == "SyntaxError" then
     tap.equal(err.syntax, true, row.template)
   end
-  if kind == "TemplateError" or kind == "UndefinedError" or kind == "SecurityError" then
+  if kind == "TemplateError" or kind == "UndefinedError"
+    or kind == "SecurityError" then
     tap.equal(err.message, want.message, row.template)
   end
 end
@@ -32,7 +34,8 @@ local context = rows[1].C
 
 for i = 2, #rows do
   local row = rows[i]
-  tap.test("jinja_renders_like_python " .. row.template:gsub("%c", " "):gsub("#", ""):sub(1, 60), function()
+  local name = row.template:gsub("%c", " "):gsub("#", ""):sub(1, 60)
+  tap.test("jinja_renders_like_python " .. name, function()
     local t, err = template.compile(row.template, { clock = clock })
     local pieces
     if t then

@@ -1,22 +1,25 @@
--- fuzz.lua - random reads, writes, calls and arithmetic on whatever a script can reach.
+-- fuzz.lua - random reads, writes, calls and arithmetic on whatever a script
+-- can reach.
 --
 -- Put in front of a script's text by tests/c/test_fuzz_script.c (step VMs) and
--- tests/http/test_fuzz_script.py (edge and REPL VMs): it gives them the local FUZZ. A run
--- depends on its seed alone. Everything is inside pcall: what must not happen is a crash, a
--- hang, or an error that is neither text nor an error value of the API.
+-- tests/http/test_fuzz_script.py (edge and REPL VMs): it gives them the local
+-- FUZZ. A run depends on its seed alone. Everything is inside pcall: what must
+-- not happen is a crash, a hang, or an error that is neither text nor an error
+-- value of the API.
 
 local FUZZ = {}
 
 local VALUES = {
-  -1, 0, 1, 2, 3.5, 64, 1e9, -1e9, 2 ^ 31, -2 ^ 31, 2 ^ 53, 1 / 0, -1 / 0, 0 / 0, "x", "", "1",
-  "a.b", "%", ("y"):rep(300), ("\255\0"):rep(9), ("z"):rep(1e5), true, false, {},
-  { 1, 2, 3 }, { x = 1 },
+  -1, 0, 1, 2, 3.5, 64, 1e9, -1e9, 2 ^ 31, -2 ^ 31, 2 ^ 53, 1 / 0, -1 / 0,
+  0 / 0, "x", "", "1", "a.b", "%", ("y"):rep(300), ("\255\0"):rep(9),
+  ("z"):rep(1e5), true, false, {}, { 1, 2, 3 }, { x = 1 },
   { prompt = "x", limit = 2 }, { -1 }, function() end, function() return 1 end,
   function() error("mine") end, function() error({}) end,
 }
 
--- names: fields and methods to try by name. pool: the objects to begin with; what calls give
--- joins them. skip: functions that are not called. Returns how many raised and how many did not.
+-- names: fields and methods to try by name. pool: the objects to begin with;
+-- what calls give joins them. skip: functions that are not called. Returns how
+-- many raised and how many did not.
 function FUZZ.run(seed, n, names, pool, skip)
   local state = seed % 2147483646 + 1
   local function rnd(k)
@@ -71,7 +74,9 @@ function FUZZ.run(seed, n, names, pool, skip)
     function(o) return o .. value() end,
     function(o) return o < value() end,
     function(o) for k, v in pairs(o) do keep(k) keep(v) end end,
-    function(o) for i, v in o:running() do keep(v) if i == 3 then break end end end,
+    function(o)
+      for i, v in o:running() do keep(v) if i == 3 then break end end
+    end,
     function(o) for _, v in o:waiting(value(), value()) do keep(v) end end,
     function(o) for _, v in o:lanes() do keep(v) end end,
   }
