@@ -6,6 +6,7 @@
 #include "kernels/emu/ops.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/host/cast.h"
 
@@ -207,7 +208,6 @@ void emu_store_release(uint32_t *p, uint32_t v)
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
 }
 
-/* The second pair may be much younger than the first. */
 void emu_load_pairs(void *to, const void *p, bool acquire)
 {
     const uint64_t *at = p;
@@ -225,9 +225,12 @@ void emu_load_pairs(void *to, const void *p, bool acquire)
     memcpy(to, v, sizeof v);
 }
 
+/* The second pair may be much younger than the first: now and then so much that another
+ * rank's thread finds one without the other. */
 void emu_store_pairs(void *p, const void *from, bool release)
 {
     uint64_t *at = p, v[2];
+    uint32_t late = emu_rnd() % 64;
     int first = (int)(emu_rnd() & 1);
 
     memcpy(v, from, sizeof v);
@@ -235,7 +238,9 @@ void emu_store_pairs(void *p, const void *from, bool release)
     if (release)
         __tsan_release(p);
     __atomic_store_n(at + first, v[first], __ATOMIC_RELEASE);
-    if (emu_rnd() % 8 == 0)
+    if (late == 0)
+        usleep(50);
+    else if (late < 8)
         emu_await();
     __atomic_store_n(at + !first, v[!first], __ATOMIC_RELEASE);
 }
