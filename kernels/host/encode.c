@@ -13,7 +13,7 @@
 #include "kernels/host/cast.h"
 #include "kernels/host/host.h"
 
-enum { LANES = 4, SIDE = 128, CANDIDATES = 16, REFINE = 2 };
+enum { LANES = 4, SIDE = 128, CANDIDATES = 24, REFINE = 2 };
 
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
@@ -129,7 +129,7 @@ static float scale_int4(const float *x, const float *w, int32_t n)
     if (!usable(as_bf16(amax / 8)))
         return 1; /* all codes 0 */
     for (int i = 0; i < CANDIDATES; i++) {
-        float s = as_bf16(amax / (5.5f + 0.5f * (float)i)), better, e;
+        float s = as_bf16(amax / (5.5f + 0.25f * (float)i)), better, e;
 
         e = try_int4(x, w, n, s, &better);
         if (e < least)
