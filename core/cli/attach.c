@@ -101,8 +101,11 @@ static char *read_all(const char *path, size_t *n, struct mc_err *err)
 
     if (text)
         *n = fread(text, 1, CHUNK_MAX + 1, f);
-    else
+    if (!text || ferror(f)) {
         mc_fail(err, MC_EIO, "%s: %s", path, strerror(errno));
+        free(text);
+        text = NULL;
+    }
     if (f)
         fclose(f);
     return text;

@@ -167,6 +167,8 @@ def files_are_one_chunk():
         f.flush()
         assert attach(f.name) == (0, "from a file\n", "")
     assert attach("/nonexistent")[0] == 1
+    status, _, err = attach("tests")
+    assert status == 1 and "tests: Is a directory" in err, err
 
 
 def a_closed_stdout_does_not_hurt_the_server():
