@@ -3,7 +3,8 @@
  * oracle.
  *
  * Tolerance of attention: see test_cuda_mla.c. A part that is not normalised is compared
- * as its quotient and its log of sums. */
+ * as its quotient and its log of sums; a head's outputs together, by the root of their
+ * squares, to 2^-12: probabilities have 16 bits, of which 8 would leave 2^-10. */
 #include "tests/c/test.h"
 
 #include "tests/c/cuda_help.h"
@@ -66,15 +67,24 @@ static void compare(const struct shape *s, int32_t rows, const float *got,
 
     for (int32_t i = 0; i < rows * s->h; i++) {
         const float *a = ml[0] + 2 * i, *b = ml[1] + 2 * i;
+        double off = 0, all = 0;
 
         if ((a[1] == 0) != (b[1] == 0) ||
             (b[1] != 0 && !(fabs(a[0] + log(a[1]) - b[0] - log(b[1])) <= tol)))
             fail_msg("%s: row %d head %d has {%g, %g}, want {%g, %g}", what, i / s->h,
                      i % s->h, a[0], a[1], b[0], b[1]);
-        for (int32_t j = i * s->c; j < (i + 1) * s->c && b[1] != 0; j++)
-            if (!(fabs((double)got[j] / a[1] - (double)want[j] / b[1]) <= tol))
+        for (int32_t j = i * s->c; j < (i + 1) * s->c && b[1] != 0; j++) {
+            double x = (double)got[j] / a[1], y = (double)want[j] / b[1];
+
+            off += (x - y) * (x - y);
+            all += y * y;
+            if (!(fabs(x - y) <= tol))
                 fail_msg("%s: row %d head %d col %d is %g, want %g", what, i / s->h,
-                         i % s->h, j % s->c, got[j] / a[1], want[j] / b[1]);
+                         i % s->h, j % s->c, x, y);
+        }
+        if (!(sqrt(off) <= 0x1p-12 * sqrt(all)))
+            fail_msg("%s: row %d head %d is %g off, of %g", what, i / s->h, i % s->h,
+                     sqrt(off), sqrt(all));
     }
 }
 
