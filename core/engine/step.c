@@ -244,7 +244,7 @@ static const struct mc_graph *forward_of(const struct mc_run *run, const struct 
 {
     if (s->taps && s->taps->n > 0)
         return run->tapped;
-    return run->few && s->n_row <= run->be->few_rows ? run->few : run->forward;
+    return run->few && s->n_tok <= run->be->few_rows ? run->few : run->forward;
 }
 
 /* Page moves, forward, and what samples its rows, on one rank. */
