@@ -68,7 +68,7 @@ const char *mc_engine_path(const struct mc_engine *e); /* of its checkpoint */
 int mc_engine_row_type(const struct mc_engine *e); /* of hidden states */
 struct mc_tensors *mc_engine_tensors(struct mc_engine *e, struct mc_err *err);
 
-/* ---- sequences ------------------------------------------------------------------------ */
+/* ---- sequences --------------------------------------------------------------------- */
 
 struct mc_handle {
     uint32_t seq, gen; /* seq 0 is never a sequence */
@@ -160,8 +160,8 @@ struct mc_request {
 
 /* Checks everything first (ids in range, room in the pool, limits) and names the field at
  * fault; after 0 the sink's end will be called. */
-int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_handle *out,
-                     struct mc_err *err);
+int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
+                     struct mc_handle *out, struct mc_err *err);
 /* The share of a lane, or of a tenant, against the others'; 1 until it is set. MC_EARG when
  * there is no such lane or tenant, or the weight is no number from 0.001 to 1e6. Any thread. */
 int mc_engine_set_weight(struct mc_engine *e, bool tenant, uint32_t id, double weight,
@@ -173,7 +173,7 @@ int mc_engine_set_weight(struct mc_engine *e, bool tenant, uint32_t id, double w
 int mc_engine_set_kv(struct mc_engine *e, uint64_t bytes, struct mc_err *err);
 bool mc_engine_resized(struct mc_engine *e, double seconds);
 
-/* ---- pins: prefixes whose pages stay ---------------------------------------------------- */
+/* ---- pins: prefixes whose pages stay ----------------------------------------------- */
 
 enum { MC_MAX_PINS = 64 };
 struct mc_pin_info {
@@ -183,12 +183,13 @@ struct mc_pin_info {
 };
 /* Tokens at the front of ids, in whole pages, that a request of that tenant and salt would
  * find now. These functions: any thread. */
-int32_t mc_engine_cached(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tenant,
-                         const char *salt);
+int32_t mc_engine_cached(struct mc_engine *e, const int32_t *ids, int32_t n,
+                         uint32_t tenant, const char *salt);
 /* Keeps those pages, for so many seconds (0: until unpin). MC_ENOENT: there are none; MC_ELIMIT:
  * pins hold at most half of the pool. Short of pages the engine gives up the oldest. */
 int mc_engine_pin(struct mc_engine *e, const int32_t *ids, int32_t n, uint32_t tenant,
-                  const char *salt, double seconds, struct mc_pin_info *out, struct mc_err *err);
+                  const char *salt, double seconds, struct mc_pin_info *out,
+                  struct mc_err *err);
 int mc_engine_unpin(struct mc_engine *e, uint32_t id, struct mc_err *err);
 int mc_engine_pins(struct mc_engine *e, struct mc_pin_info out[MC_MAX_PINS]); /* how many */
 
@@ -202,7 +203,7 @@ void mc_engine_wake(struct mc_engine *e);
 /* How often the engine's loop went round: a watchdog wakes it and sees whether it moves. */
 uint64_t mc_engine_turns(const struct mc_engine *e);
 
-/* ---- looking in ----------------------------------------------------------------------- */
+/* ---- looking in -------------------------------------------------------------------- */
 
 struct mc_engine_status {
     bool running, failed;
@@ -238,7 +239,7 @@ struct mc_page_dump {
 int mc_engine_dump(struct mc_engine *e, const struct mc_page_piece *p,
                    struct mc_page_dump *out, struct mc_err *err);
 
-/* ---- contexts that are kept ----------------------------------------------------------- */
+/* ---- contexts that are kept -------------------------------------------------------- */
 
 struct mc_held; /* whole pages of a prompt that stay, and their ids */
 struct mc_who { /* who may share them, as struct mc_request has it */
@@ -254,8 +255,8 @@ const int32_t *mc_held_ids(const struct mc_held *h, int32_t *n); /* borrowed */
 uint64_t mc_held_bytes(const struct mc_engine *e, const struct mc_held *h);
 /* As a file's bytes (malloced; core/engine/kv_file.h), and back: these wait for copies that
  * are put between steps. Bytes are hostile until checked: MC_EFORMAT. */
-int mc_engine_pack(struct mc_engine *e, const struct mc_held *h, uint8_t **data, size_t *n,
-                   struct mc_err *err);
+int mc_engine_pack(struct mc_engine *e, const struct mc_held *h, uint8_t **data,
+                   size_t *n, struct mc_err *err);
 uint64_t mc_engine_pack_most(struct mc_engine *e); /* bytes that unpack may take */
 int mc_engine_unpack(struct mc_engine *e, const uint8_t *data, size_t n,
                      const struct mc_who *who, struct mc_held **out, struct mc_err *err);
@@ -302,7 +303,8 @@ struct mc_life_info {
 };
 /* Those of a request (by name) or a sequence ("3.1"), alive or among the last that ended.
  * Returns how many there are, writes at most cap. */
-int mc_engine_lives(struct mc_engine *e, const char *id, struct mc_life_info *out, int cap);
+int mc_engine_lives(struct mc_engine *e, const char *id, struct mc_life_info *out,
+                    int cap);
 
 struct mc_lane_info {
     uint32_t id;

@@ -36,7 +36,7 @@
 #include "kernels/ops.h"
 #include "kernels/types.h"
 
-/* ---- backend -------------------------------------------------------------------------- */
+/* ---- backend ----------------------------------------------------------------------- */
 
 struct mc_need {
     size_t scratch; /* bytes behind the params' scratch pointer */

@@ -15,7 +15,17 @@ struct mc_stream; /* an ordered queue of operations on one device */
 struct mc_graph;  /* recorded operations, params by value */
 struct mc_comm;   /* where ranks meet */
 
-enum mc_dtype { MC_F32, MC_F16, MC_BF16, MC_E4M3, MC_I8, MC_U8, MC_I32, MC_I64, MC_N_DTYPE };
+enum mc_dtype {
+    MC_F32,
+    MC_F16,
+    MC_BF16,
+    MC_E4M3,
+    MC_I8,
+    MC_U8,
+    MC_I32,
+    MC_I64,
+    MC_N_DTYPE
+};
 
 enum {
     MC_PAGE = 64,       /* tokens a KV page */
@@ -27,7 +37,7 @@ enum {
     MC_MAX_RANKS = 8,
 };
 
-/* ---- ranks ----------------------------------------------------------------------------- */
+/* ---- ranks ------------------------------------------------------------------------- */
 
 /* Where n ranks meet; each has a stream of its own. A rank that fails, and one that keeps
  * the others waiting for longer than patience_ms, parts them for good: whoever waits or
@@ -40,7 +50,7 @@ void mc_comm_break(struct mc_comm *c, const char *fmt, ...)
 /* The reason, or NULL as long as they hold together (and for c NULL). Any thread. */
 const char *mc_comm_broken(const struct mc_comm *c);
 
-/* ---- weights ------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------- */
 
 /* Disk formats: how a checkpoint stores a matrix [n, k], row-major, k contiguous.
  * core/weights/formats.c has their sizes and how they slice. */
@@ -77,7 +87,8 @@ struct mc_disk {
 };
 
 /* Decodes columns [k0, k1) of one row to f32: the oracle for every pack. kernels/ref/disk.c */
-void mc_disk_row(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out);
+void mc_disk_row(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1,
+                 float *out);
 
 /* The inverse: rows of f32 become a disk format. q and scale are those of the piece. */
 struct mc_encode {
@@ -97,7 +108,8 @@ struct mc_loss {
 /* Encodes n rows [n,k]; E4M3: a piece begins at a multiple of 128 rows. INT4 and NVFP4
  * look for the scale of each group that loses least. A NaN or an infinity: MC_K_EARG.
  * kernels/host/encode.c */
-int mc_encode_rows(const struct mc_encode *e, int32_t n, const float *x, struct mc_loss *loss);
+int mc_encode_rows(const struct mc_encode *e, int32_t n, const float *x,
+                   struct mc_loss *loss);
 /* NVFP4's factor for a matrix whose largest magnitude is amax. */
 float mc_encode_global(float amax);
 
@@ -163,7 +175,7 @@ struct mc_act {
     uint16_t layout;
 };
 
-/* ---- rows, pages, slots --------------------------------------------------------------- */
+/* ---- rows, pages, slots ------------------------------------------------------------ */
 
 /* The ragged rows of a step: [decode rows | prefill rows], sequence by sequence. All
  * pointers are device arrays at fixed addresses, written by table_apply. */

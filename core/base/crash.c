@@ -248,7 +248,8 @@ void mc_crash_stack(void)
         return;
     has = true;
     pthread_once(&once, make_key);
-    stack.ss_sp = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    stack.ss_sp = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                       -1, 0);
     if (stack.ss_sp == MAP_FAILED)
         return;
     if (sigaltstack(&stack, NULL) < 0 || pthread_setspecific(key, stack.ss_sp) != 0)

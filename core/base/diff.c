@@ -116,7 +116,8 @@ static void put(FILE *out, char sign, const struct line *l)
 /* One hunk from lines i, k on; both end behind its last context line. */
 static void hunk(FILE *out, const struct side *a, int *i, const struct side *b, int *k)
 {
-    int i0 = *i > CONTEXT ? *i - CONTEXT : 0, k0 = *k - (*i - i0), quiet = 0, x = *i, y = *k;
+    int i0 = *i > CONTEXT ? *i - CONTEXT : 0, k0 = *k - (*i - i0), quiet = 0, x = *i,
+        y = *k;
 
     while ((x < a->n || y < b->n) && quiet <= 2 * CONTEXT) {
         bool old = x < a->n && a->changed[x], new = y < b->n && b->changed[y];

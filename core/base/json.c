@@ -54,10 +54,12 @@ json_t *mc_json_read(const char *text, size_t n, struct mc_err *err)
         return NULL;
     }
     if (values > MC_JSON_VALUES) {
-        mc_fail(err, MC_EBIG, "the JSON has more than the allowed %d values", MC_JSON_VALUES);
+        mc_fail(err, MC_EBIG, "the JSON has more than the allowed %d values",
+                MC_JSON_VALUES);
         return NULL;
     }
-    v = json_loadb(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    v = json_loadb(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
+                   &at);
     if (!v) {
         enum json_error_code code = json_error_code(&at);
 

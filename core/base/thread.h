@@ -29,7 +29,8 @@ static inline void mc_cond_init(pthread_cond_t *c)
 
 /* Waits until signalled or until mc_now() is at least `until`: then ETIMEDOUT. c is from
  * mc_cond_init. */
-static inline int mc_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *lock, double until)
+static inline int mc_cond_wait_until(pthread_cond_t *c, pthread_mutex_t *lock,
+                                     double until)
 {
     struct timespec ts = {.tv_sec = (time_t)until};
 

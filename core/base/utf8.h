@@ -40,7 +40,8 @@ static inline uint32_t mc_utf8_get(const char *s)
         return (u[0] & 0x1fu) << 6 | (u[1] & 0x3fu);
     if (u[0] < 0xf0)
         return (u[0] & 0x0fu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu);
-    return (u[0] & 0x07u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 | (u[3] & 0x3fu);
+    return (u[0] & 0x07u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 |
+           (u[3] & 0x3fu);
 }
 
 /* Writes cp (at most U+10FFFF) to out, at most 4 bytes; returns how many. */

@@ -108,7 +108,8 @@ static void help(const struct mc_args *a)
                  row->kind == MC_SET_INT      ? "N"
                  : takes_value(row->kind)     ? row->limits
                                               : "");
-        printf("  %-36s %s%s", left, row->kind == MC_SET_TRUE ? "do not " : "", row->help);
+        printf("  %-36s %s%s", left, row->kind == MC_SET_TRUE ? "do not " : "",
+               row->help);
         if (*row->def && takes_value(row->kind))
             printf(" [%s]", row->def);
         printf("\n");
@@ -128,7 +129,8 @@ static int walk(struct mc_args *a, int argc, char **argv, bool apply, const char
 
         if (arg[0] != '-' || !arg[1]) {
             if (apply && a->n_pos >= a->max) {
-                fprintf(stderr, "mascon: %s: one argument too many: '%.60s'\n", a->word, arg);
+                fprintf(stderr, "mascon: %s: one argument too many: '%.60s'\n", a->word,
+                        arg);
                 return 2;
             }
             if (apply)
@@ -225,7 +227,8 @@ int mc_cli_logs(const struct mc_settings *s, struct mc_err *err)
             *eq = 0;
         rc = mc_log_set(eq ? pair : NULL, (enum mc_log_level)level);
         if (rc < 0)
-            return mc_fail_param(err, rc, "log", "--log: no room for the unit '%.60s'", pair);
+            return mc_fail_param(err, rc, "log", "--log: no room for the unit '%.60s'",
+                                 pair);
     }
     return 0;
 }

@@ -161,8 +161,8 @@ static int run_lines(struct mc_client *c)
         at++;
         first = n ? first : at;
         if (!add_line(&chunk, &n, line, (size_t)len)) {
-            fprintf(stderr, "mascon: stdin:%d: what begins here is over %d bytes\n", first,
-                    CHUNK_MAX);
+            fprintf(stderr, "mascon: stdin:%d: what begins here is over %d bytes\n",
+                    first, CHUNK_MAX);
             rc = 1;
             break;
         }

@@ -113,9 +113,9 @@ static int run(struct mc_engine *e, const struct mc_settings *s, bool json,
     mc_engine_status(e, &st);
     cached = cache > 0 && st.weight_bytes < (uint64_t)cache; /* past the roof, then */
     if (!json)
-        printf("%s, kv %s, %.1f MB of weights%s; memory roof %.1f GB/s\n", st.backend, st.kv,
-               (double)st.weight_bytes / 1e6, cached ? " (the last cache can hold them)" : "",
-               b.roof / 1e9);
+        printf("%s, kv %s, %.1f MB of weights%s; memory roof %.1f GB/s\n", st.backend,
+               st.kv, (double)st.weight_bytes / 1e6,
+               cached ? " (the last cache can hold them)" : "", b.roof / 1e9);
     fflush(stdout);
     rc = run_rows(&b, err);
     if (rc == 0 && json) {

@@ -31,7 +31,8 @@ enum { STREAMS = 64, TOKENS = 128, EVENTS = 20000, START_S = 600, ANSWER_S = 300
 
 struct rig {
     struct mc_report *report;
-    char dir[MC_SCRATCH_PATH], socket[MC_SCRATCH_PATH + 8], port_file[MC_SCRATCH_PATH + 8];
+    char dir[MC_SCRATCH_PATH], socket[MC_SCRATCH_PATH + 8],
+        port_file[MC_SCRATCH_PATH + 8];
     pid_t pid;
     int port;
     double plan_us_64; /* by mc_lua_bench */

@@ -278,8 +278,10 @@ static int temperature_of(const char *text, double *out, struct mc_err *err)
         return 0;
     *out = strtod(text, &end);
     if (end == text || *end || !(*out >= 0 && *out <= 2))
-        return mc_fail_param(err, MC_EARG, "temperature", "--temperature: '%.40s' is no number "
-                             "from 0 to 2", text);
+        return mc_fail_param(err, MC_EARG, "temperature",
+                             "--temperature: '%.40s' is no number "
+                             "from 0 to 2",
+                             text);
     return 0;
 }
 

@@ -50,7 +50,8 @@ struct mc_args {
 
 /* Parses argv[1..]; settings from --config FILE come before flags. Returns -1 to go on, else
  * the exit status (0 after --help, 2 after a message). */
-int mc_args_parse(struct mc_args *a, int argc, char **argv, const struct mc_lua_half *lua);
+int mc_args_parse(struct mc_args *a, int argc, char **argv,
+                  const struct mc_lua_half *lua);
 
 /* "mascon: " and the error's text, to stderr; returns 1. */
 int mc_cli_fail(const struct mc_err *err);

@@ -51,11 +51,13 @@ static int connect_tcp(struct mc_client *c, const char *at, struct mc_err *err)
     int no = EADDRNOTAVAIL;
 
     if (!colon || colon - at >= (int)sizeof host)
-        return mc_fail_param(err, MC_EARG, "socket", "--socket: tcp:%.60s is no tcp:HOST:PORT",
-                             at);
+        return mc_fail_param(err, MC_EARG, "socket",
+                             "--socket: tcp:%.60s is no tcp:HOST:PORT", at);
     if (!key || !*key)
-        return mc_fail(err, MC_EAUTH, "$MASCON_ADMIN_KEY is not set: tcp:%.60s wants a key of its "
-                       "--admin-key-file", at);
+        return mc_fail(err, MC_EAUTH,
+                       "$MASCON_ADMIN_KEY is not set: tcp:%.60s wants a key of its "
+                       "--admin-key-file",
+                       at);
     snprintf(host, sizeof host, "%.*s", (int)(colon - at) - 2 * bracket, at + bracket);
     if (getaddrinfo(host, colon + 1, &hint, &all) != 0)
         return mc_fail(err, MC_EIO, "no address for tcp:%.100s", at);
@@ -67,7 +69,8 @@ static int connect_tcp(struct mc_client *c, const char *at, struct mc_err *err)
     }
     freeaddrinfo(all);
     if (no != 0)
-        return mc_fail(err, MC_EIO, "no server answers on tcp:%.100s: %s", at, strerror(no));
+        return mc_fail(err, MC_EIO, "no server answers on tcp:%.100s: %s", at,
+                       strerror(no));
     return mc_client_call(c, "auth", json_pack("[s]", key), NULL, err);
 }
 
@@ -171,11 +174,12 @@ static int error_of(const json_t *e, struct mc_err *err)
     for (i = -1; i > -MC_E_END_; i--)
         if (code && strcmp(mc_code_api(i), code) == 0)
             break;
-    return mc_fail(err, i > -MC_E_END_ ? i : MC_EINTERNAL, "%s", text ? text : "no reason given");
+    return mc_fail(err, i > -MC_E_END_ ? i : MC_EINTERNAL, "%s",
+                   text ? text : "no reason given");
 }
 
-int mc_client_call(struct mc_client *c, const char *method, json_t *params, json_t **result,
-                   struct mc_err *err)
+int mc_client_call(struct mc_client *c, const char *method, json_t *params,
+                   json_t **result, struct mc_err *err)
 {
     json_t *m, *e;
     int rc = send_value(c, json_pack("[i, I, s, o]", 0, ++c->id, method, params), err);

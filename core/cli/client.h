@@ -24,7 +24,7 @@ void mc_client_watch(struct mc_client *c, void (*out)(void *ctx, const char *s, 
                      void *ctx, volatile sig_atomic_t *interrupt);
 
 /* Takes params. *result (or NULL) is a new reference; an error keeps the server's code and text. */
-int mc_client_call(struct mc_client *c, const char *method, json_t *params, json_t **result,
-                   struct mc_err *err);
+int mc_client_call(struct mc_client *c, const char *method, json_t *params,
+                   json_t **result, struct mc_err *err);
 
 #endif

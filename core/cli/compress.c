@@ -121,9 +121,12 @@ static void note_seen(void *ctx, const char *module, int64_t rows, int64_t lent)
     int n = (int)(strstr(module, ".down_proj") - module);
 
     if (rows == 0)
-        fprintf(stderr, "the text sent no row to %.*s: %lld rows of its layer went through it "
-                "instead\n", n, module, (long long)lent);
-    json_object_setn_new(((struct job *)ctx)->seen, module, (size_t)n, json_integer(rows));
+        fprintf(stderr,
+                "the text sent no row to %.*s: %lld rows of its layer went through it "
+                "instead\n",
+                n, module, (long long)lent);
+    json_object_setn_new(((struct job *)ctx)->seen, module, (size_t)n,
+                         json_integer(rows));
 }
 
 static void show_seen(struct job *j)

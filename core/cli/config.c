@@ -32,7 +32,7 @@ const struct mc_setting mc_setting_list[MC_N_SETTING] = {
 #undef SOCK
 };
 
-/* ---- nearest name --------------------------------------------------------------------- */
+/* ---- nearest name ------------------------------------------------------------------ */
 
 /* Edits (insert, drop, change, swap neighbours) that turn a into b. */
 static unsigned distance(const char *a, const char *b)
@@ -98,7 +98,7 @@ int mc_setting_find(const char *key, const char **nearest)
     return -1;
 }
 
-/* ---- one value ------------------------------------------------------------------------ */
+/* ---- one value --------------------------------------------------------------------- */
 
 static int set_int(const struct mc_setting *row, const char *text, int64_t *out,
                    const char *shown, struct mc_err *err)
@@ -141,7 +141,8 @@ bool mc_size_of(const char *text, double whole, double *out)
 static int set_size(const struct mc_setting *row, const char *text, int64_t *out,
                     const char *shown, struct mc_err *err)
 {
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE), bytes;
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE),
+           bytes;
 
     if (!mc_size_of(text, memory, &bytes))
         return mc_fail_param(err, MC_EARG, row->key,
@@ -165,11 +166,12 @@ static int set_sizes(const struct mc_setting *row, const char *text, int64_t *ou
         return mc_fail_param(err, MC_EARG, row->key, "%s: longer than %zu bytes", shown,
                              sizeof copy - 1);
     strcpy(copy, text);
-    for (pair = strtok_r(copy, ",", &save); pair && rc == 0; pair = strtok_r(NULL, ",", &save)) {
+    for (pair = strtok_r(copy, ",", &save); pair && rc == 0;
+         pair = strtok_r(NULL, ",", &save)) {
         eq = strchr(pair, '=');
         if (!eq || eq == pair)
-            return mc_fail_param(err, MC_EARG, row->key, "%s: '%.60s' is no MODEL=SIZE", shown,
-                                 pair);
+            return mc_fail_param(err, MC_EARG, row->key, "%s: '%.60s' is no MODEL=SIZE",
+                                 shown, pair);
         rc = set_size(row, eq + 1, &one, shown, err);
         *out += rc == 0 ? one : 0;
     }
@@ -194,8 +196,8 @@ static int set_word(const struct mc_setting *row, const char *text, const char *
     }
     words[n] = NULL;
     near = mc_nearest(text, words);
-    return mc_fail_param(err, MC_EARG, row->key, "%s: '%.60s' is not one of %s%s%s%s", shown,
-                         text, row->limits, near ? " (did you mean '" : "",
+    return mc_fail_param(err, MC_EARG, row->key, "%s: '%.60s' is not one of %s%s%s%s",
+                         shown, text, row->limits, near ? " (did you mean '" : "",
                          near ? near : "", near ? "'?)" : "");
 }
 
@@ -213,14 +215,16 @@ static int set_bool(const struct mc_setting *row, const char *text, bool *out,
 
 static bool is_text(const struct mc_setting *row)
 {
-    return row->kind == MC_SET_STR || row->kind == MC_SET_WORD || row->kind == MC_SET_PAIRS;
+    return row->kind == MC_SET_STR || row->kind == MC_SET_WORD ||
+           row->kind == MC_SET_PAIRS;
 }
 
 static void keep_text(struct mc_settings *s, int id, const char *text,
                       enum mc_setting_from from)
 {
     const struct mc_setting *row = &mc_setting_list[id];
-    bool adds = row->kind == MC_SET_PAIRS && from != MC_FROM_DEFAULT && s->from[id] == from;
+    bool adds = row->kind == MC_SET_PAIRS && from != MC_FROM_DEFAULT &&
+                s->from[id] == from;
     char *copy;
 
     if (asprintf(&copy, "%s%s%s", adds ? s->text[id] : "", adds ? "," : "", text) < 0)
@@ -274,7 +278,8 @@ static bool share_at(const char *text, int i, char *name, size_t cap, const char
     return true;
 }
 
-bool mc_settings_share_name(const struct mc_settings *s, int id, int i, char *name, size_t cap)
+bool mc_settings_share_name(const struct mc_settings *s, int id, int i, char *name,
+                            size_t cap)
 {
     const char *size;
 
@@ -297,11 +302,11 @@ int mc_settings_share(const struct mc_settings *s, int id, const char *model, in
         snprintf(text, sizeof text, "%.*s", (int)strcspn(size, ","), size);
         return set_size(row, text, out, row->key, err);
     }
-    return mc_fail_param(err, MC_EARG, row->key, "%s: '%s' gives '%.60s' no share", row->key,
-                         s->text[id], model);
+    return mc_fail_param(err, MC_EARG, row->key, "%s: '%s' gives '%.60s' no share",
+                         row->key, s->text[id], model);
 }
 
-/* ---- all of them ---------------------------------------------------------------------- */
+/* ---- all of them ------------------------------------------------------------------- */
 
 void mc_settings_init(struct mc_settings *s)
 {
@@ -369,8 +374,8 @@ int mc_settings_file(struct mc_settings *s, const json_t *table, struct mc_err *
         near = NULL;
         id = mc_setting_find(key, &near);
         if (id < 0)
-            return mc_fail_param(err, MC_EARG, key, "no setting is called '%.60s'%s%s%s", key,
-                                 near ? "; did you mean '" : "", near ? near : "",
+            return mc_fail_param(err, MC_EARG, key, "no setting is called '%.60s'%s%s%s",
+                                 key, near ? "; did you mean '" : "", near ? near : "",
                                  near ? "'?" : "");
         if (json_is_array(v) || json_is_null(v) ||
             (json_is_object(v) && mc_setting_list[id].kind != MC_SET_PAIRS &&
@@ -400,7 +405,8 @@ json_t *mc_settings_json(const struct mc_settings *s)
         const void *field = (const char *)s + row->at;
         json_t *v;
 
-        if (row->kind == MC_SET_INT || row->kind == MC_SET_SIZE || row->kind == MC_SET_SIZES)
+        if (row->kind == MC_SET_INT || row->kind == MC_SET_SIZE ||
+            row->kind == MC_SET_SIZES)
             v = json_integer(*(const int64_t *)field);
         else if (row->kind == MC_SET_SWITCH || row->kind == MC_SET_TRUE)
             v = json_boolean(*(const bool *)field);

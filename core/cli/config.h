@@ -15,8 +15,13 @@
 
 enum mc_setting_kind { MC_SET_STR, MC_SET_INT, MC_SET_SIZE, MC_SET_SIZES, MC_SET_WORD,
                        MC_SET_SWITCH, MC_SET_TRUE, MC_SET_PAIRS };
-enum mc_setting_who { MC_FOR_SERVE = 1, MC_FOR_CHAT = 2, MC_FOR_EVAL = 4, MC_FOR_BENCH = 8,
-                      MC_FOR_SOCK = 16 };
+enum mc_setting_who {
+    MC_FOR_SERVE = 1,
+    MC_FOR_CHAT = 2,
+    MC_FOR_EVAL = 4,
+    MC_FOR_BENCH = 8,
+    MC_FOR_SOCK = 16
+};
 enum mc_setting_from { MC_FROM_DEFAULT, MC_FROM_FILE, MC_FROM_FLAG };
 
 enum mc_setting_id {
@@ -81,7 +86,8 @@ bool mc_size_of(const char *text, double whole, double *out);
 int mc_settings_share(const struct mc_settings *s, int id, const char *model, int n,
                       int64_t *out, struct mc_err *err);
 /* The i-th name that a SIZES setting gives a share, copied; false past the last. */
-bool mc_settings_share_name(const struct mc_settings *s, int id, int i, char *name, size_t cap);
+bool mc_settings_share_name(const struct mc_settings *s, int id, int i, char *name,
+                            size_t cap);
 
 /* A mascon.lua that restores these settings; malloced. */
 char *mc_settings_dump(const struct mc_settings *s);

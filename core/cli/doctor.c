@@ -58,7 +58,8 @@ static void look_at_cuda(struct doctor *d)
     if (be)
         say(d, OK, "cuda", "backend cuda runs here: %s", be->what);
     else
-        say(d, LACK, "cuda", "%s; --backend cuda is refused, cpu (the default) needs nothing",
+        say(d, LACK, "cuda",
+            "%s; --backend cuda is refused, cpu (the default) needs nothing",
             why ? why : "it can't be opened");
     if (be)
         be->close(be);

@@ -60,10 +60,11 @@ static void show_text(const struct mc_perplexity *p, const struct wish *w)
                    : "perplexity %.4f (nll %.6f) over %d tokens, %d of them scored\n",
            exp(p->nll), p->nll, p->n_token, p->n_scored);
     if (w->against)
-        printf(w->json ? ",\"against\":%.6f,\"kl\":%.8f,\"kl_max\":%.6f,\"top1\":%.6f,"
-                         "\"top1_clear\":%.6f,\"clear\":%d"
-                       : "against perplexity %.4f: KL %.6f (largest %.4f), top-1 agreement "
-                         "%.4f; %.4f where it leads by 0.25 (%d)\n",
+        printf(w->json
+                   ? ",\"against\":%.6f,\"kl\":%.8f,\"kl_max\":%.6f,\"top1\":%.6f,"
+                     "\"top1_clear\":%.6f,\"clear\":%d"
+                   : "against perplexity %.4f: KL %.6f (largest %.4f), top-1 agreement "
+                     "%.4f; %.4f where it leads by 0.25 (%d)\n",
                exp(p->ref_nll), p->kl, p->kl_max, p->top1, p->top1_clear, p->n_clear);
     if (w->json)
         printf("}\n");
@@ -133,8 +134,9 @@ static int run_golden(struct opened *o, const struct wish *w, enum mc_kv_layout 
 static int check_wish(const struct wish *w)
 {
     if (!!w->golden + !!w->text + !!w->task != 1)
-        fprintf(stderr, "mascon: eval: one of --golden DIR, --text FILE and --task FILE is "
-                        "needed\n");
+        fprintf(stderr,
+                "mascon: eval: one of --golden DIR, --text FILE and --task FILE is "
+                "needed\n");
     else if (w->against && !w->text)
         fprintf(stderr, "mascon: eval: --against goes with --text FILE\n");
     else

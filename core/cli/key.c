@@ -52,7 +52,8 @@ static int append(const char *path, const char *line, struct mc_err *err)
     if (fd >= 0)
         done = write(fd, text, (size_t)n);
     if (done != n || close(fd) < 0)
-        return mc_fail_param(err, MC_EIO, "api-key-file", "%s: %s", path, strerror(errno));
+        return mc_fail_param(err, MC_EIO, "api-key-file", "%s: %s", path,
+                             strerror(errno));
     return 0;
 }
 
@@ -74,8 +75,10 @@ int mc_cmd_key(int argc, char **argv, const struct mc_lua_half *lua)
     if (rc >= 0)
         return rc;
     if (strcmp(a.pos[0], "new") != 0 || !mc_is_tenant(a.pos[1])) {
-        fprintf(stderr, "mascon: key: %s\n", strcmp(a.pos[0], "new") ? "say key new TENANT" :
-                "a tenant's name is 1 to 63 letters, digits, dots and dashes");
+        fprintf(stderr, "mascon: key: %s\n",
+                strcmp(a.pos[0], "new")
+                    ? "say key new TENANT"
+                    : "a tenant's name is 1 to 63 letters, digits, dots and dashes");
         return 2;
     }
     rc = make_key(key, &err);
@@ -85,7 +88,8 @@ int mc_cmd_key(int argc, char **argv, const struct mc_lua_half *lua)
     if (rc < 0)
         return mc_cli_fail(&err);
     if (json)
-        printf("{\"key\": \"%s\", \"line\": \"%s\", \"tenant\": \"%s\"}\n", key, line, a.pos[1]);
+        printf("{\"key\": \"%s\", \"line\": \"%s\", \"tenant\": \"%s\"}\n", key, line,
+               a.pos[1]);
     else if (file)
         printf("%s\n", key);
     else

@@ -167,8 +167,8 @@ static void show_top(const json_t *v, const json_t *before, bool terminal)
 }
 
 /* Two looks make one picture. */
-static int watch(struct mc_client *c, const char *model, double every, long count, bool json,
-                 struct mc_err *err)
+static int watch(struct mc_client *c, const char *model, double every, long count,
+                 bool json, struct mc_err *err)
 {
     bool terminal = isatty(STDOUT_FILENO) && !json;
     json_t *before = NULL, *now = NULL;

@@ -46,8 +46,8 @@ struct mc_lua_half {
      * lua/host/render.h. One thread at a time. */
     int (*render_open)(const char *text, size_t n, const char *bos, const char *eos,
                        double now, struct mc_render **out, struct mc_err *err);
-    int (*render_run)(struct mc_render *r, const json_t *input, bool asis, json_t **pieces,
-                      struct mc_err *err);
+    int (*render_run)(struct mc_render *r, const json_t *input, bool asis,
+                      json_t **pieces, struct mc_err *err);
     void (*render_close)(struct mc_render *r);
     /* Loads the policies and builds the VMs; sets s->policies. The engines of s are open and
      * not started; s outlives the result. */

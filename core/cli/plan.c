@@ -36,7 +36,7 @@ _Static_assert(sizeof gpus / sizeof *gpus == MC_PLAN_CARDS, "a card each");
 #define HBM_SHARE 0.85
 #define EXCHANGE 5e-6
 
-/* ---- flags ----------------------------------------------------------------------------- */
+/* ---- flags ------------------------------------------------------------------------- */
 
 static int count_of(const char *text, const char *flag, int32_t *out, struct mc_err *err)
 {
@@ -44,8 +44,8 @@ static int count_of(const char *text, const char *flag, int32_t *out, struct mc_
     long n = strtol(text, &end, 10);
 
     if (end == text || *end || n < 1 || n > MAX_RANKS)
-        return mc_fail_param(err, MC_EARG, flag, "--%s: '%.40s' is not within 1..%d", flag,
-                             text, MAX_RANKS);
+        return mc_fail_param(err, MC_EARG, flag, "--%s: '%.40s' is not within 1..%d",
+                             flag, text, MAX_RANKS);
     *out = (int32_t)n;
     return 0;
 }
@@ -63,8 +63,8 @@ static int find_gpu(struct mc_plan_job *p, struct mc_err *err)
     if (p->gpu_name)
         p->gpu = mc_plan_gpu(p->gpu_name);
     if (p->gpu_name && !p->gpu)
-        return mc_fail_param(err, MC_EARG, "gpu", "--gpu %.40s: not one of h100, h200, b200",
-                             p->gpu_name);
+        return mc_fail_param(err, MC_EARG, "gpu",
+                             "--gpu %.40s: not one of h100, h200, b200", p->gpu_name);
     p->memory = p->gpu ? p->gpu->bytes
                        : (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) /
                              p->ranks;
@@ -78,16 +78,18 @@ static int check_shard(const struct mc_plan_job *p, struct mc_err *err)
 
     if (p->shard == 1 || (p->shard <= same && p->ranks % p->shard == 0))
         return 0;
-    return mc_fail_param(err, MC_EARG, "shard-tokens", "--shard-tokens %d: of %d ranks %d "
-                         "store the same tokens, and the number must divide them", p->shard,
-                         p->ranks, same > 1 ? same : 1);
+    return mc_fail_param(err, MC_EARG, "shard-tokens",
+                         "--shard-tokens %d: of %d ranks %d "
+                         "store the same tokens, and the number must divide them",
+                         p->shard, p->ranks, same > 1 ? same : 1);
 }
 
-/* ---- the model ------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------- */
 
 /* How a tensor is stored. A checkpoint's first that can't be read is kept for open_model to
  * report. */
-static struct mc_form source_form(void *ctx, const struct mc_tensor_spec *t, const char *name)
+static struct mc_form source_form(void *ctx, const struct mc_tensor_spec *t,
+                                  const char *name)
 {
     struct mc_plan_job *p = ctx;
     const struct mc_stored *s;
@@ -123,7 +125,8 @@ static struct mc_form form_of(void *ctx, const struct mc_tensor_spec *t, const c
     return mc_target_form(&to);
 }
 
-static int open_recipe(struct mc_plan_job *p, const struct mc_lua_half *lua, struct mc_err *err)
+static int open_recipe(struct mc_plan_job *p, const struct mc_lua_half *lua,
+                       struct mc_err *err)
 {
     json_t *table = NULL;
     int rc = p->recipe ? lua->recipe(p->recipe, &table, err) : 0;
@@ -194,7 +197,7 @@ static int check_both(const struct mc_plan_job *p, struct mc_err *err)
                          p->memory / GIB, p->gpu ? p->gpu->name : "this machine");
 }
 
-/* ---- a rank's memory ------------------------------------------------------------------- */
+/* ---- a rank's memory --------------------------------------------------------------- */
 
 static void size_pool(struct mc_plan_job *p)
 {
@@ -212,9 +215,10 @@ static void size_pool(struct mc_plan_job *p)
     p->collectives = p->ranks > 1 && p->gpu ? 0.5 * GIB : 0;
     p->scratch = (double)mc_budget_scratch(&p->cfg, p->ranks, caps.rows);
     p->logits = MC_PLAN_SEQS * v * (2 * sizeof(float) + sizeof(uint16_t));
-    p->staging = (double)mc_rows_bytes(&caps) + MC_PLAN_SEQS * blocks * 2 * sizeof(int32_t);
-    p->used = (double)p->w.all.bytes_rank + p->reader + p->context + p->collectives + p->scratch +
-              p->logits + p->staging;
+    p->staging = (double)mc_rows_bytes(&caps) +
+                 MC_PLAN_SEQS * blocks * 2 * sizeof(int32_t);
+    p->used = (double)p->w.all.bytes_rank + p->reader + p->context + p->collectives +
+              p->scratch + p->logits + p->staging;
     left = 0.9 * p->memory - p->used;
     p->pool = p->pool_asked > 0 ? p->pool_asked : left > 0 ? left : 0;
     p->tokens = (int64_t)(p->pool / (double)p->kv.page_stride) * MC_PAGE * p->shard;
@@ -235,7 +239,7 @@ static double crossover(const struct mc_plan_job *p, int32_t batch)
     return mc_budget_crossover(&p->cfg, &p->kv, p->ranks, shard, batch, &speed);
 }
 
-/* ---- a step's time, and other cards ---------------------------------------------------- */
+/* ---- a step's time, and other cards ------------------------------------------------ */
 
 double mc_plan_step_us(const struct mc_gpu *g, int32_t ranks, int32_t n_layer,
                        double bytes_rank)
@@ -244,7 +248,8 @@ double mc_plan_step_us(const struct mc_gpu *g, int32_t ranks, int32_t n_layer,
                   (ranks > 1 ? 2 * n_layer * EXCHANGE : 0));
 }
 
-static double step_us(const struct mc_plan_job *p, const struct mc_budget_read *r, int32_t n)
+static double step_us(const struct mc_plan_job *p, const struct mc_budget_read *r,
+                      int32_t n)
 {
     return mc_plan_step_us(p->gpu ? p->gpu : &gpus[1], p->ranks, p->cfg.n_layer,
                            mc_budget_step_bytes(&p->cfg, r, n));
@@ -307,9 +312,12 @@ int mc_cmd_plan(int argc, char **argv, const struct mc_lua_half *lua)
         rc = count_of(shard, "shard-tokens", &p.shard, &err);
     if (rc == 0)
         rc = find_gpu(&p, &err);
-    if (rc == 0 && memory && (!mc_size_of(memory, p.memory, &p.pool_asked) || !p.pool_asked))
-        rc = mc_fail_param(&err, MC_EARG, "kv-memory", "--kv-memory: '%.40s' is no size (write "
-                           "512M, 44.9G or 60%%)", memory);
+    if (rc == 0 && memory &&
+        (!mc_size_of(memory, p.memory, &p.pool_asked) || !p.pool_asked))
+        rc = mc_fail_param(&err, MC_EARG, "kv-memory",
+                           "--kv-memory: '%.40s' is no size (write "
+                           "512M, 44.9G or 60%%)",
+                           memory);
     if (rc == 0)
         rc = open_recipe(&p, lua, &err);
     if (rc == 0)

@@ -39,10 +39,11 @@ static struct parts parts_of(const struct mc_plan_job *p)
 
 static json_t *class_json(const char *name, const struct mc_budget_class *b)
 {
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "name", name, "format", b->form,
-                     "n_tensors", (json_int_t)b->n_tensor, "n_params", (json_int_t)b->n_param,
-                     "bytes", (json_int_t)b->bytes, "bytes_rank", (json_int_t)b->bytes_rank,
-                     "replicated_bytes", (json_int_t)b->bytes_each);
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "name", name, "format",
+                     b->form, "n_tensors", (json_int_t)b->n_tensor, "n_params",
+                     (json_int_t)b->n_param, "bytes", (json_int_t)b->bytes, "bytes_rank",
+                     (json_int_t)b->bytes_rank, "replicated_bytes",
+                     (json_int_t)b->bytes_each);
 }
 
 static void add_bytes(json_t *o, const char *key, double bytes)
@@ -62,11 +63,12 @@ static json_t *steps_json(const struct mc_plan_job *p)
     for (int i = 0; i < MC_PLAN_STEPS; i++) {
         const struct mc_plan_step *s = &p->step[i];
 
-        json_array_append_new(
-            all, json_pack("{s:i, s:I, s:I, s:f, s:f, s:f}", "seqs", s->seqs, "bytes_token",
-                           (json_int_t)s->bytes_token, "bytes_rank",
-                           (json_int_t)s->bytes_rank, "step_us", s->us, "source_step_us",
-                           s->source_us, "ratio", s->source_us / s->us));
+        json_array_append_new(all,
+                              json_pack("{s:i, s:I, s:I, s:f, s:f, s:f}", "seqs", s->seqs,
+                                        "bytes_token", (json_int_t)s->bytes_token,
+                                        "bytes_rank", (json_int_t)s->bytes_rank,
+                                        "step_us", s->us, "source_step_us", s->source_us,
+                                        "ratio", s->source_us / s->us));
     }
     return all;
 }
@@ -90,8 +92,8 @@ static json_t *plan_json(const struct mc_plan_job *p)
     for (int i = 0; i < MC_N_B; i++)
         if (p->w.cls[i].n_tensor)
             json_array_append_new(classes, class_json(mc_budget_name(i), &p->w.cls[i]));
-    o = json_pack("{s:s, s:s, s:s?, s:i, s:s, s:i, s:o}", "family", p->cfg.family, "source",
-                  p->path, "recipe", p->recipe, "ranks", p->ranks, "kv",
+    o = json_pack("{s:s, s:s, s:s?, s:i, s:s, s:i, s:o}", "family", p->cfg.family,
+                  "source", p->path, "recipe", p->recipe, "ranks", p->ranks, "kv",
                   mc_kv_layout_name(p->layout), "shard_tokens", p->shard, "classes",
                   classes);
     add_bytes(o, "n_tensors", (double)p->w.all.n_tensor);
@@ -128,9 +130,9 @@ static json_t *plan_json(const struct mc_plan_job *p)
 
 static void show_class(const char *name, const struct mc_budget_class *b)
 {
-    printf("  %-10s %8lld %9.2f GB %8.2f GiB %8.2f GiB  %s\n", name, (long long)b->n_tensor,
-           (double)b->bytes / 1e9, (double)b->bytes_rank / GIB, (double)b->bytes_each / GIB,
-           b->form);
+    printf("  %-10s %8lld %9.2f GB %8.2f GiB %8.2f GiB  %s\n", name,
+           (long long)b->n_tensor, (double)b->bytes / 1e9, (double)b->bytes_rank / GIB,
+           (double)b->bytes_each / GIB, b->form);
 }
 
 static void show_item(const char *name, double bytes, const char *note)
@@ -143,12 +145,14 @@ static void show_crossover(const struct mc_plan_job *p)
     if (p->ranks == 1)
         return;
     if (p->cross < 0)
-        printf("spreading tokens over ranks is never faster here: they store no token twice, or "
+        printf("spreading tokens over ranks is never faster here: they store no token "
+               "twice, or "
                "computing is the limit\n");
     else
-        printf("spreading tokens over ranks is faster from a context of %.0f tokens for one "
-               "sequence, %.0f for %d\n  (%s)\n", p->cross, p->cross_many, MC_PLAN_SEQS,
-               CROSSOVER_MODEL);
+        printf(
+            "spreading tokens over ranks is faster from a context of %.0f tokens for one "
+            "sequence, %.0f for %d\n  (%s)\n",
+            p->cross, p->cross_many, MC_PLAN_SEQS, CROSSOVER_MODEL);
 }
 
 static void show_steps(const struct mc_plan_job *p)
@@ -179,9 +183,10 @@ static void plan_text(const struct mc_plan_job *p)
     struct parts b = parts_of(p);
     char note[96];
 
-    printf("%s, %.1f billion parameters, %d rank%s of %s with %.1f GiB\n\n", p->cfg.family,
-           (double)p->w.all.n_param / 1e9, p->ranks, p->ranks > 1 ? "s" : "",
-           p->gpu ? p->gpu->name : "this machine", p->memory / GIB);
+    printf("%s, %.1f billion parameters, %d rank%s of %s with %.1f GiB\n\n",
+           p->cfg.family, (double)p->w.all.n_param / 1e9, p->ranks,
+           p->ranks > 1 ? "s" : "", p->gpu ? p->gpu->name : "this machine",
+           p->memory / GIB);
     if (p->recipe)
         printf("  as compressed by the recipe %s\n\n", p->recipe);
     printf("  weights     tensors      on disk       a rank  all ranks'  format\n");

@@ -60,7 +60,8 @@ static int do_check(struct cmd *c)
     } else if (given) {
         rc = c->lua->check(given, c->views, &out, &err);
     } else {
-        rc = c->views ? mc_fail(&err, MC_EARG, "policy check --views: which files?") : err.code;
+        rc = c->views ? mc_fail(&err, MC_EARG, "policy check --views: which files?")
+                      : err.code;
     }
     if (rc == 0)
         mc_cli_show(out, c->json);
@@ -235,8 +236,9 @@ int mc_cmd_policy(int argc, char **argv, const struct mc_lua_half *lua)
     if (!w->name)
         rc = unknown(c.args.pos[0]);
     else if (c.args.n_pos - 1 > w->max)
-        rc = (fprintf(stderr, "mascon: policy %s: one argument too many: '%.60s'\n", w->name,
-                      c.args.pos[w->max + 1]), 2);
+        rc = (fprintf(stderr, "mascon: policy %s: one argument too many: '%.60s'\n",
+                      w->name, c.args.pos[w->max + 1]),
+              2);
     else
         rc = w->run(&c);
     mc_settings_free(&c.set);

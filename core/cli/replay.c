@@ -98,16 +98,17 @@ static bool simulated(const void *ctx, int32_t i, struct times *t)
     return !q->skipped;
 }
 
-/* ---- showing --------------------------------------------------------------------------- */
+/* ---- showing ----------------------------------------------------------------------- */
 
 static json_t *json_of(const struct side *s)
 {
-    return json_pack("{s:i, s:i, s:f, s:f, s:{s:f, s:f, s:f, s:f}, s:{s:f, s:f, s:f, s:f}, "
-                     "s:i, s:i}", "requests", s->requests, "tokens", s->tokens, "seconds",
-                     s->seconds, "tokens_s", s->tokens_s, "ttft_ms", "mean", s->ttft[0],
-                     "p50", s->ttft[1], "p90", s->ttft[2], "p99", s->ttft[3],
-                     "inter_token_ms", "mean", s->gap[0], "p50", s->gap[1], "p90", s->gap[2],
-                     "p99", s->gap[3], "preempted", s->preempted, "starved", s->starved);
+    return json_pack(
+        "{s:i, s:i, s:f, s:f, s:{s:f, s:f, s:f, s:f}, s:{s:f, s:f, s:f, s:f}, "
+        "s:i, s:i}",
+        "requests", s->requests, "tokens", s->tokens, "seconds", s->seconds, "tokens_s",
+        s->tokens_s, "ttft_ms", "mean", s->ttft[0], "p50", s->ttft[1], "p90", s->ttft[2],
+        "p99", s->ttft[3], "inter_token_ms", "mean", s->gap[0], "p50", s->gap[1], "p90",
+        s->gap[2], "p99", s->gap[3], "preempted", s->preempted, "starved", s->starved);
 }
 
 static json_t *order_of(const struct both *b)
@@ -161,8 +162,8 @@ static void show_text(const struct side *a, const struct side *b, const char *po
         line(name, a->gap[k], b->gap[k]);
     }
     line("tokens a second", a->tokens_s, b->tokens_s);
-    printf("%-22s %12s %12d\n%-22s %12s %12d\n", "preempted", "", b->preempted, "starved", "",
-           b->starved);
+    printf("%-22s %12s %12d\n%-22s %12s %12d\n", "preempted", "", b->preempted, "starved",
+           "", b->starved);
     printf("a step: %.0f us + %.0f a row + %.1f a prompt token, mean error %.1f %%\n",
            (double)o->decode.us_base, (double)o->decode.us_row, (double)o->prefill.us_tok,
            (double)o->decode.rel_err * 100);
@@ -173,10 +174,10 @@ static void show_text(const struct side *a, const struct side *b, const char *po
                sim->starved, MC_STARVE_S, sim->stuck ? "; in the end nothing ran" : "");
 }
 
-/* ---- the command ----------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------- */
 
-static int replay(const struct mc_recording *rec, const struct mc_policy *p, const char *name,
-                  bool json, struct mc_err *err)
+static int replay(const struct mc_recording *rec, const struct mc_policy *p,
+                  const char *name, bool json, struct mc_err *err)
 {
     struct mc_sim_opts o = {.rec = rec, .policy = p};
     struct side was = {0}, would = {0};
@@ -227,7 +228,8 @@ int mc_cmd_replay(int argc, char **argv, const struct mc_lua_half *lua)
     if (rc == 0 && strcmp(policy, "builtin") != 0)
         rc = lua->lone(policy, &lone, &p, &err);
     if (rc == 0 && (rec.cut || rec.lost))
-        fprintf(stderr, "mascon: the recording ends early or has holes (%u events lost)\n",
+        fprintf(stderr,
+                "mascon: the recording ends early or has holes (%u events lost)\n",
                 rec.lost);
     if (rc == 0)
         rc = replay(&rec, &p, policy, json, &err);

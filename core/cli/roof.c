@@ -41,7 +41,8 @@ static double one_round(struct reader *r, int n, int round)
     int started = 0;
 
     for (int i = 0; i < n; i++)
-        r[i].part = r[i].block + (size_t)(round % (BLOCK / PART)) * PART / sizeof *r->block;
+        r[i].part = r[i].block +
+                    (size_t)(round % (BLOCK / PART)) * PART / sizeof *r->block;
     t0 = mc_now();
     while (started < n &&
            pthread_create(&r[started].thread, NULL, read_all, &r[started]) == 0)

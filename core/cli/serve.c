@@ -68,7 +68,7 @@ static void wake(struct serve *s)
     (void)n; /* a full counter wakes as well */
 }
 
-/* ---- what the HTTP server and the verbs ask -------------------------------------------- */
+/* ---- what the HTTP server and the verbs ask ---------------------------------------- */
 
 static size_t on_metrics(void *self, char *buf, size_t cap)
 {
@@ -111,7 +111,8 @@ static void on_drain(void *self, double seconds)
     wake(s);
 }
 
-static int set_engines(struct serve *s, int id, const struct mc_settings *c, struct mc_err *err)
+static int set_engines(struct serve *s, int id, const struct mc_settings *c,
+                       struct mc_err *err)
 {
     int rc = 0;
 
@@ -133,12 +134,12 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
     int id = mc_setting_find(key, &near), rc;
 
     if (id < 0)
-        return mc_fail_param(err, MC_EARG, "key", "no setting is called '%.40s'%s%s%s", key,
-                             near ? "; did you mean '" : "", near ? near : "",
+        return mc_fail_param(err, MC_EARG, "key", "no setting is called '%.40s'%s%s%s",
+                             key, near ? "; did you mean '" : "", near ? near : "",
                              near ? "'?" : "; `mascon config --dump` lists them");
     if (!mc_setting_list[id].live)
-        return mc_fail_param(err, MC_EUNSUP, "key", "%s can't change while the server runs",
-                             key);
+        return mc_fail_param(err, MC_EUNSUP, "key",
+                             "%s can't change while the server runs", key);
     mc_settings_init(&copy);
     rc = mc_settings_set(&copy, id, value, MC_FROM_FLAG, key, err);
     if (rc == 0 && id == MC_SETTING_drain)
@@ -154,7 +155,7 @@ static int on_set(void *self, const char *key, const char *value, struct mc_err 
     return rc;
 }
 
-/* ---- loading --------------------------------------------------------------------------- */
+/* ---- loading ----------------------------------------------------------------------- */
 
 static int begin_record(struct serve *s, struct mc_err *err)
 {
@@ -212,12 +213,12 @@ static void show(struct serve *s)
            "  URL       http://%s:%u\n"
            "  try       curl -s http://%s:%u/v1/completions -H 'content-type: "
            "application/json' -d '{\"prompt\": \"Once upon\", \"max_tokens\": 16}'\n",
-           st.generation, *s->set.policies ? " from " : " (built in)", s->set.policies, host,
-           mc_http_port(m->http), host, mc_http_port(m->http));
+           st.generation, *s->set.policies ? " from " : " (built in)", s->set.policies,
+           host, mc_http_port(m->http), host, mc_http_port(m->http));
     fflush(stdout);
 }
 
-/* ---- listening ------------------------------------------------------------------------- */
+/* ---- listening --------------------------------------------------------------------- */
 
 struct address {
     char host[256];
@@ -233,8 +234,10 @@ static int read_address(const char *flag, const char *text, struct address *out,
     long n = colon ? strtol(colon + 1, &end, 10) : -1;
     size_t len = colon ? (size_t)(colon - text) : 0;
 
-    if (!colon || end == colon + 1 || *end || n < 0 || n > 65535 || len >= sizeof out->host)
-        return mc_fail_param(err, MC_EARG, flag, "--%s: '%.60s' is no HOST:PORT", flag, text);
+    if (!colon || end == colon + 1 || *end || n < 0 || n > 65535 ||
+        len >= sizeof out->host)
+        return mc_fail_param(err, MC_EARG, flag, "--%s: '%.60s' is no HOST:PORT", flag,
+                             text);
     if (len >= 2 && text[0] == '[' && text[len - 1] == ']') {
         text++;
         len -= 2;
@@ -258,8 +261,8 @@ static int listen_admin(struct serve *s, struct mc_err *err)
     if (rc == 0)
         rc = mc_keys_open(s->set.admin_key_file, &s->server.admin_keys, err);
     if (rc == 0)
-        rc = mc_rpc_open_tcp(&s->server, at.host, at.port, s->server.admin_keys, &s->admin,
-                             err);
+        rc = mc_rpc_open_tcp(&s->server, at.host, at.port, s->server.admin_keys,
+                             &s->admin, err);
     return rc;
 }
 
@@ -315,7 +318,7 @@ static int listen_all(struct serve *s, struct mc_err *err)
     return rc;
 }
 
-/* ---- running --------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------- */
 
 static void begin_drain(struct serve *s, double seconds)
 {
@@ -326,8 +329,8 @@ static void begin_drain(struct serve *s, double seconds)
     s->not_before = mc_now() + (mc_notify_socket() > 0 ? ACCEPTED_S : 0);
     mc_service_stopping();
     mc_http_drain(s->server.http);
-    mc_info("http", "draining open=%d seconds=%.0f", mc_http_open_requests(s->server.http),
-            seconds);
+    mc_info("http", "draining open=%d seconds=%.0f",
+            mc_http_open_requests(s->server.http), seconds);
 }
 
 /* 0: go on; 1: end with status 0; negative: end with status 1. */
@@ -366,7 +369,8 @@ static int on_wake(struct serve *s, struct mc_err *err)
             return err->code;
         }
         show(s);
-        mc_service_ready(&s->service, s->server.model[0].id, mc_http_port(s->server.http));
+        mc_service_ready(&s->service, s->server.model[0].id,
+                         mc_http_port(s->server.http));
     }
     if (atomic_exchange(&s->drain_asked, false)) {
         if (s->booting)
@@ -457,7 +461,7 @@ static void close_all(struct serve *s)
         unlink(s->set.port_file);
 }
 
-/* ---- the command ----------------------------------------------------------------------- */
+/* ---- the command ------------------------------------------------------------------- */
 
 static int block_signals(struct serve *s, struct mc_err *err)
 {

@@ -32,7 +32,7 @@ void mc_model_name(const char *arg, const char *given, char *name, size_t cap,
         snprintf(name, cap, "%s", given);
 }
 
-/* ---- names ----------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------- */
 
 static bool is_served(const struct mc_server *s, const char *name)
 {
@@ -51,40 +51,45 @@ static int check_shares(const struct mc_server *s, const struct mc_settings *set
     int rc = 0;
 
     for (int i = 0; i < s->n_model && rc == 0; i++)
-        rc = mc_settings_share(set, MC_SETTING_kv_memory, s->model[i].id, s->n_model, &bytes,
-                               err);
+        rc = mc_settings_share(set, MC_SETTING_kv_memory, s->model[i].id, s->n_model,
+                               &bytes, err);
     for (int i = 0; rc == 0 && mc_settings_share_name(set, MC_SETTING_kv_memory, i, name,
                                                       sizeof name); i++)
         if (!is_served(s, name))
-            rc = mc_fail_param(err, MC_EARG, "kv_memory", "kv_memory: there is no model '%s'",
-                               name);
+            rc = mc_fail_param(err, MC_EARG, "kv_memory",
+                               "kv_memory: there is no model '%s'", name);
     return rc;
 }
 
-int mc_models_name(struct mc_server *s, const struct mc_settings *set, const char *const *args,
-                   int n, const char **paths, struct mc_err *err)
+int mc_models_name(struct mc_server *s, const struct mc_settings *set,
+                   const char *const *args, int n, const char **paths, struct mc_err *err)
 {
     char name[sizeof s->model[0].id];
 
     if (n > 1 && *set->name)
-        return mc_fail_param(err, MC_EARG, "name", "--name is for one model: of several, say "
+        return mc_fail_param(err, MC_EARG, "name",
+                             "--name is for one model: of several, say "
                              "NAME=PATH");
     for (int i = 0; i < n; i++) {
         mc_model_name(args[i], set->name, name, sizeof name, &paths[i]);
         if (is_served(s, name))
-            return mc_fail_param(err, MC_EARG, "model", "two models are called '%s': give "
-                                 "each a NAME=PATH of its own", name);
+            return mc_fail_param(err, MC_EARG, "model",
+                                 "two models are called '%s': give "
+                                 "each a NAME=PATH of its own",
+                                 name);
         memcpy(s->model[s->n_model++].id, name, sizeof name);
     }
     if (n > 1 && *set->prefill_model)
-        return mc_fail_param(err, MC_EARG, "prefill_model", "--prefill-model reads the prompts "
+        return mc_fail_param(err, MC_EARG, "prefill_model",
+                             "--prefill-model reads the prompts "
                              "of one model");
     if (n > 1 && *set->record)
-        return mc_fail_param(err, MC_EUNSUP, "record", "--record records one model's server");
+        return mc_fail_param(err, MC_EUNSUP, "record",
+                             "--record records one model's server");
     return check_shares(s, set, err);
 }
 
-/* ---- opening and closing --------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------- */
 
 /* The model's memory for pages is both's, evenly. */
 static int pair(struct mc_engine *e, const struct mc_settings *set, struct mc_err *err)
@@ -126,8 +131,8 @@ static int open_one(struct mc_served *m, int n, const struct mc_settings *set,
     return 0;
 }
 
-int mc_models_open(struct mc_server *s, const struct mc_settings *set, const char *const *paths,
-                   struct mc_keys *keys, struct mc_err *err)
+int mc_models_open(struct mc_server *s, const struct mc_settings *set,
+                   const char *const *paths, struct mc_keys *keys, struct mc_err *err)
 {
     int rc = 0;
 
@@ -136,15 +141,16 @@ int mc_models_open(struct mc_server *s, const struct mc_settings *set, const cha
     return rc;
 }
 
-int mc_models_resize(struct mc_server *s, const struct mc_settings *set, struct mc_err *err)
+int mc_models_resize(struct mc_server *s, const struct mc_settings *set,
+                     struct mc_err *err)
 {
     int rc = check_shares(s, set, err);
 
     for (int i = 0; i < s->n_model && rc == 0; i++) {
         int64_t bytes = 0;
 
-        rc = mc_settings_share(set, MC_SETTING_kv_memory, s->model[i].id, s->n_model, &bytes,
-                               err);
+        rc = mc_settings_share(set, MC_SETTING_kv_memory, s->model[i].id, s->n_model,
+                               &bytes, err);
         if (rc == 0)
             rc = mc_engine_set_kv(s->model[i].engine, (uint64_t)bytes, err);
     }

@@ -26,10 +26,11 @@ struct run {
     int line;
 };
 
-static int bad(const struct run *r, const char *field, const char *what, struct mc_err *err)
+static int bad(const struct run *r, const char *field, const char *what,
+               struct mc_err *err)
 {
-    return mc_fail_param(err, MC_EFORMAT, field, "%.80s, line %d: %s %s", r->path, r->line,
-                         field, what);
+    return mc_fail_param(err, MC_EFORMAT, field, "%.80s, line %d: %s %s", r->path,
+                         r->line, field, what);
 }
 
 /* What the model makes of a continuation: log-probability, and whether each of its tokens
@@ -133,7 +134,8 @@ static int choose(const struct run *r, const char *context, const json_t *choice
     return 0;
 }
 
-static int ask(const struct run *r, const json_t *q, struct mc_task *t, struct mc_err *err)
+static int ask(const struct run *r, const json_t *q, struct mc_task *t,
+               struct mc_err *err)
 {
     const char *context = json_string_value(json_object_get(q, "context"));
     const json_t *choices = json_object_get(q, "choices");
@@ -171,7 +173,8 @@ static int ask_all(struct run *r, FILE *f, struct mc_task *t, struct mc_err *err
         if (line[strspn(line, " \t\r\n")] == 0)
             continue;
         q = mc_json_read(line, (size_t)n, err);
-        rc = q ? ask(r, q, t, err) : mc_err_while(err, "%.80s, line %d", r->path, r->line);
+        rc = q ? ask(r, q, t, err)
+               : mc_err_while(err, "%.80s, line %d", r->path, r->line);
         json_decref(q);
     }
     free(line);
@@ -191,7 +194,8 @@ int mc_task_run(const struct mc_predictor *of, const struct mc_tok *tok, const c
 
     *out = (struct mc_task){0};
     if (!f)
-        return mc_fail_param(err, MC_EIO, "task", "--task: %.120s: %s", path, strerror(errno));
+        return mc_fail_param(err, MC_EIO, "task", "--task: %.120s: %s", path,
+                             strerror(errno));
     rc = mc_solo_open(of->ranks, &o, &r.solo, err);
     if (rc == 0)
         rc = ask_all(&r, f, out, err);

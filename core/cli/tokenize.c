@@ -29,7 +29,8 @@ static int read_stdin(char **text, size_t *n, struct mc_err *err)
         }
         got = fread(*text + *n, 1, cap - *n, stdin);
     }
-    return ferror(stdin) ? mc_fail(err, MC_EIO, "standard input: %s", strerror(errno)) : 0;
+    return ferror(stdin) ? mc_fail(err, MC_EIO, "standard input: %s", strerror(errno))
+                         : 0;
 }
 
 static int print_ids(const struct mc_ids *ids, struct mc_err *err)
@@ -85,7 +86,8 @@ int mc_cmd_tokenize(int argc, char **argv, const struct mc_lua_half *lua)
 
     if (status >= 0)
         return status;
-    if (tokenize(a.pos[0], (add ? MC_TOK_BOS : 0) | (parse ? MC_TOK_SPECIAL : 0), &err) < 0)
+    if (tokenize(a.pos[0], (add ? MC_TOK_BOS : 0) | (parse ? MC_TOK_SPECIAL : 0), &err) <
+        0)
         return mc_cli_fail(&err);
     return 0;
 }

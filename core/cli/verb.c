@@ -29,7 +29,8 @@ static void cell(const json_t *v, char *out, size_t cap)
     if (json_is_string(v))
         snprintf(out, cap, "%s", json_string_value(v));
     else if (json_is_real(v))
-        snprintf(out, cap, whole(json_real_value(v)) ? "%.0f" : "%.6g", json_real_value(v));
+        snprintf(out, cap, whole(json_real_value(v)) ? "%.0f" : "%.6g",
+                 json_real_value(v));
     else
         snprintf(out, cap, "%s", text ? text : "");
     free(text);

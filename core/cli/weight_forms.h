@@ -41,12 +41,13 @@ void mc_forms_row(struct mc_forms *b, const struct mc_weight_form *f, const char
                   double value, const char *unit, const char *mark);
 /* Adds the checkpoint at src by a recipe (NULL: itself): its size on disk and in memory, its
  * operations against the roof; then it stands ready. name NULL: the recipe's. */
-int mc_forms_add(struct mc_forms *b, const char *src, const char *recipe, const char *name,
-                 struct mc_err *err);
+int mc_forms_add(struct mc_forms *b, const char *src, const char *recipe,
+                 const char *name, struct mc_err *err);
 /* All forms in turns, then their speeds. */
 int mc_forms_serve(struct mc_forms *b, struct mc_err *err);
 /* Form a against form with: measured, as the bytes say, and how far apart the two are. */
-void mc_forms_compare(struct mc_forms *b, int a, int with, const char *const mark[MC_LOADS]);
+void mc_forms_compare(struct mc_forms *b, int a, int with,
+                      const char *const mark[MC_LOADS]);
 void mc_forms_clear(struct mc_forms *b);
 
 #endif

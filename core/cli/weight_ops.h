@@ -14,7 +14,7 @@ enum { MC_WEIGHT_OPS = 32 };
 
 /* Runs n_token single rows and clocks every operation that goes through weights; *n of out.
  * Host backends, one rank. */
-int mc_weight_ops(struct mc_ranks *r, int32_t n_token, struct mc_weight_op out[MC_WEIGHT_OPS],
-                  int *n, struct mc_err *err);
+int mc_weight_ops(struct mc_ranks *r, int32_t n_token,
+                  struct mc_weight_op out[MC_WEIGHT_OPS], int *n, struct mc_err *err);
 
 #endif

@@ -25,7 +25,8 @@ static int put_rate(const struct numbers *n, uint32_t id, double v, struct mc_er
     return mc_keys_set_rate(n->keys, id, v, err);
 }
 
-static int id_of(const struct numbers *n, const char *name, uint32_t *id, struct mc_err *err)
+static int id_of(const struct numbers *n, const char *name, uint32_t *id,
+                 struct mc_err *err)
 {
     unsigned long lane;
     char *end;
@@ -34,8 +35,8 @@ static int id_of(const struct numbers *n, const char *name, uint32_t *id, struct
         if (*name && strcmp(mc_keys_tenant(n->keys, *id), name) == 0)
             return 0;
     if (n->tenant)
-        return mc_fail_param(err, MC_EARG, n->setting, "no API key is of a tenant '%.40s'",
-                             name);
+        return mc_fail_param(err, MC_EARG, n->setting,
+                             "no API key is of a tenant '%.40s'", name);
     lane = strtoul(name, &end, 10);
     *id = lane < UINT32_MAX ? (uint32_t)lane : UINT32_MAX;
     return *name && !*end ? 0 : mc_fail_param(err, MC_EARG, n->setting,
@@ -71,8 +72,8 @@ static int apply(const struct numbers *n, const char *pairs, struct mc_err *err)
     return rc < 0 ? mc_err_while(err, "setting %s", n->setting) : 0;
 }
 
-int mc_serve_weights(const struct mc_settings *s, struct mc_engine *e, struct mc_keys *keys,
-                     struct mc_err *err)
+int mc_serve_weights(const struct mc_settings *s, struct mc_engine *e,
+                     struct mc_keys *keys, struct mc_err *err)
 {
     const struct numbers lanes = {"lane_weight", false, keys, e, put_weight};
     const struct numbers tenants = {"tenant_weight", true, keys, e, put_weight};

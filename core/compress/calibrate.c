@@ -295,7 +295,8 @@ static int run_window(struct mc_calib *c, const int32_t *ids, struct mc_err *err
     rc = mc_solo_run(c->solo, ids, WINDOW, &last, 1, &watch, &logits, err);
     return rc < 0 || c->rc == 0
                ? rc
-               : mc_fail(err, c->rc, "--calibrate: this backend's activations can't be read");
+               : mc_fail(err, c->rc,
+                         "--calibrate: this backend's activations can't be read");
 }
 
 /* The first window once more, for experts that saw few rows. */
@@ -419,7 +420,8 @@ const float *mc_calib_importance(void *calib, const char *module, int32_t column
 }
 
 void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
-                   void (*each)(void *ctx, const char *module, int64_t rows, int64_t lent),
+                   void (*each)(void *ctx, const char *module, int64_t rows,
+                                int64_t lent),
                    void *ctx)
 {
     double sum = 0;

@@ -35,7 +35,8 @@ struct mc_calib_seen {
     double mean;
 };
 void mc_calib_seen(const struct mc_calib *c, struct mc_calib_seen *out,
-                   void (*each)(void *ctx, const char *module, int64_t rows, int64_t lent),
+                   void (*each)(void *ctx, const char *module, int64_t rows,
+                                int64_t lent),
                    void *ctx);
 
 #endif

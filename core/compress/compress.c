@@ -315,7 +315,8 @@ static int make_small(struct run *r, struct mc_err *err)
         rc = write_made(r, "tokenizer_config.json",
                         mc_tok_config_json(tok, pl->cfg.max_context), err);
     if (rc == 0)
-        rc = write_made(r, "generation_config.json", mc_from_gguf_sampling(&pl->cfg), err);
+        rc = write_made(r, "generation_config.json", mc_from_gguf_sampling(&pl->cfg),
+                        err);
     mc_tok_close(tok);
     return rc;
 }

@@ -75,7 +75,7 @@ void mc_layout_add(const struct mc_item *it, struct mc_press_report *out);
  * reference ---- */
 json_t *mc_describe(const struct mc_plan_of *plan, struct mc_err *err);
 
-/* ---- from_gguf.c: the files of a directory that a GGUF has none of; new references ---- */
+/* ---- from_gguf.c: the files of a directory that a GGUF has none of; new references - */
 /* The config, with what else the file says of frequencies. */
 int mc_from_gguf_read(const struct mc_ckpt *c, struct mc_config *cfg, struct mc_err *err);
 json_t *mc_from_gguf_config(const struct mc_config *cfg);

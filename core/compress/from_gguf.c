@@ -82,7 +82,8 @@ static double whole_if_near(double x)
 }
 
 /* The ends are known but for a common factor: low_freq_factor is taken as 1. */
-static int read_divisors(const struct mc_ckpt *c, struct mc_config *cfg, struct mc_err *err)
+static int read_divisors(const struct mc_ckpt *c, struct mc_config *cfg,
+                         struct mc_err *err)
 {
     int32_t n = cfg->head_dim / 2;
     float *div;
@@ -96,7 +97,8 @@ static int read_divisors(const struct mc_ckpt *c, struct mc_config *cfg, struct 
         return mc_fail(err, MC_ENOMEM, "no memory for rope_freqs.weight");
     rc = mc_ckpt_vector(c, "rope_freqs.weight", n, div, err);
     if (rc == 0 && (cfg->rope != MC_ROPE_PLAIN || !find_line(cfg, div, n, &l)))
-        rc = mc_fail(err, MC_EUNSUP, "rope_freqs.weight is not Llama 3's scaling: config.json "
+        rc = mc_fail(err, MC_EUNSUP,
+                     "rope_freqs.weight is not Llama 3's scaling: config.json "
                      "has no place for other divisors");
     if (rc == 0) {
         cfg->rope = MC_ROPE_LLAMA3;
@@ -116,14 +118,16 @@ int mc_from_gguf_read(const struct mc_ckpt *c, struct mc_config *cfg, struct mc_
     if (rc < 0)
         return rc;
     if (!family_of(cfg))
-        return mc_fail(err, MC_EUNSUP, "general.architecture %s: a GGUF of this family can't "
+        return mc_fail(err, MC_EUNSUP,
+                       "general.architecture %s: a GGUF of this family can't "
                        "be made a directory; compress the one that it was made of",
                        cfg->family);
     if (cfg->window)
         return mc_fail(err, MC_EUNSUP, "%s.attention.sliding_window: config.json has no "
                        "place for it in this family", cfg->family);
     if (cfg->rope_neighbours && cfg->qkv_bias)
-        return mc_fail(err, MC_EUNSUP, "blk.0.attn_q.bias: biases of reordered rows are not "
+        return mc_fail(err, MC_EUNSUP,
+                       "blk.0.attn_q.bias: biases of reordered rows are not "
                        "supported");
     return read_divisors(c, cfg, err);
 }

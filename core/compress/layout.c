@@ -237,8 +237,10 @@ static int settle(struct mc_item *it, struct mc_err *err)
     if (same_format(&it->disk, &it->to) && !it->other_order)
         it->to.keep = true;
     if (it->to.keep && it->other_order)
-        return mc_fail(err, MC_EUNSUP, "%.120s is in AutoAWQ's or AutoGPTQ's order, which "
-                       "can't be kept: the recipe must say what it becomes", it->module);
+        return mc_fail(err, MC_EUNSUP,
+                       "%.120s is in AutoAWQ's or AutoGPTQ's order, which "
+                       "can't be kept: the recipe must say what it becomes",
+                       it->module);
     if (it->to.keep && only_here(it))
         it->to = (struct mc_target){.fmt = MC_D_BF16, .rule = it->to.rule};
     return 0;

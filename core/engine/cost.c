@@ -79,7 +79,8 @@ static void fit(const struct mc_cost_step *s, int32_t n, double *x)
         solve(a, b, used, x);
         worst = -1;
         for (int i = 0; i < N; i++)
-            if (x[i] < 0 && (worst < 0 || x[i] * sqrt(a[i][i]) < x[worst] * sqrt(a[worst][worst])))
+            if (x[i] < 0 &&
+                (worst < 0 || x[i] * sqrt(a[i][i]) < x[worst] * sqrt(a[worst][worst])))
                 worst = i;
         if (worst == BASE) /* every step has one: what rose along with it took its share */
             worst = used[KV] ? KV : used[ROW] ? ROW : BASE;

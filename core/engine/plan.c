@@ -239,8 +239,8 @@ static int32_t pages_short(const struct mc_engine *e)
 {
     const struct mc_step_view *v = e->view;
 
-    return mc_resize_over(e) + mc_view_growth(v, e->n_step == e->n_published) - v->p_free -
-           v->p_evict;
+    return mc_resize_over(e) + mc_view_growth(v, e->n_step == e->n_published) -
+           v->p_free - v->p_evict;
 }
 
 /* A sequence that holds all there is and needs more ends here, alone. */

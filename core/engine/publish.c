@@ -98,7 +98,8 @@ static float logprob_of(const struct mc_out *o, int32_t id)
     return 0; /* a picked token outside the top list: not known */
 }
 
-static struct mc_token token_of(const struct mc_seq *q, const struct mc_out *o, int32_t id)
+static struct mc_token token_of(const struct mc_seq *q, const struct mc_out *o,
+                                int32_t id)
 {
     struct mc_token t = {.id = id, .logprob = logprob_of(o, id)};
 

@@ -34,7 +34,7 @@ struct mc_recorder {
     size_t n_packed;
 };
 
-/* ---- the engine's side ----------------------------------------------------------------- */
+/* ---- the engine's side ------------------------------------------------------------- */
 
 static void copy_in(struct mc_recorder *r, uint64_t at, const void *p, size_t n)
 {
@@ -44,8 +44,8 @@ static void copy_in(struct mc_recorder *r, uint64_t at, const void *p, size_t n)
     memcpy(r->ring, (const char *)p + first, n - first);
 }
 
-void mc_recorder_put(struct mc_recorder *r, enum mc_rec_kind kind, const void *a, size_t n_a,
-                     const void *b, size_t n_b)
+void mc_recorder_put(struct mc_recorder *r, enum mc_rec_kind kind, const void *a,
+                     size_t n_a, const void *b, size_t n_b)
 {
     static const char zero[8];
     size_t pad = (8 - (n_a + n_b) % 8) % 8, body = n_a + n_b + pad;
@@ -79,7 +79,7 @@ bool mc_recorder_tokens(const struct mc_recorder *r)
     return r->tokens;
 }
 
-/* ---- the writer ------------------------------------------------------------------------ */
+/* ---- the writer -------------------------------------------------------------------- */
 
 static int write_all(int fd, const char *p, size_t n)
 {
@@ -99,7 +99,8 @@ static int write_all(int fd, const char *p, size_t n)
 static void end_it(struct mc_recorder *r, const char *why)
 {
     atomic_store(&r->full, true);
-    mc_warn("record", "recording ended at %llu bytes: %s", (unsigned long long)r->written, why);
+    mc_warn("record", "recording ended at %llu bytes: %s", (unsigned long long)r->written,
+            why);
 }
 
 static void write_frame(struct mc_recorder *r, const char *p, size_t n)
@@ -165,7 +166,8 @@ static void *run(void *arg)
         uint64_t waits = atomic_load(&r->in) - atomic_load(&r->out);
 
         stop = atomic_load(&r->stop);
-        if (stop || tick % TICKS == 0 || waits > FRAME / 2 || (waits > 0 && r->written == 8))
+        if (stop || tick % TICKS == 0 || waits > FRAME / 2 ||
+            (waits > 0 && r->written == 8))
             while (drain(r))
                 ;
         else
@@ -174,7 +176,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- opening --------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 int mc_recorder_open(const struct mc_recorder_opts *o, struct mc_recorder **out,
                      struct mc_err *err)
@@ -187,7 +189,8 @@ int mc_recorder_open(const struct mc_recorder_opts *o, struct mc_recorder **out,
         return mc_fail(err, MC_ENOMEM, "no memory to record");
     r->fd = open(o->path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (r->fd < 0 || fstat(r->fd, &st) < 0) {
-        rc = mc_fail_param(err, MC_EIO, "record", "--record %s: %s", o->path, strerror(errno));
+        rc = mc_fail_param(err, MC_EIO, "record", "--record %s: %s", o->path,
+                           strerror(errno));
         goto fail;
     }
     if (S_ISREG(st.st_mode) && st.st_size > 0) {
@@ -207,7 +210,8 @@ int mc_recorder_open(const struct mc_recorder_opts *o, struct mc_recorder **out,
         goto fail;
     }
     if (write_all(r->fd, "MASCREC2", 8) < 0) {
-        rc = mc_fail_param(err, MC_EIO, "record", "--record %s: %s", o->path, strerror(errno));
+        rc = mc_fail_param(err, MC_EIO, "record", "--record %s: %s", o->path,
+                           strerror(errno));
         goto fail;
     }
     r->written = 8;

@@ -73,7 +73,7 @@ struct mc_rec_view { /* followed by the block */
     int32_t tok_left, row_left, page_left, pad_;
 };
 
-/* ---- writing --------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------- */
 
 struct mc_recorder;
 
@@ -89,12 +89,12 @@ int mc_recorder_open(const struct mc_recorder_opts *o, struct mc_recorder **out,
 /* Writes out what was put. NULL is accepted. */
 void mc_recorder_close(struct mc_recorder *r);
 /* Copies a body of two parts (b may be NULL); NULL r does nothing. Never waits. */
-void mc_recorder_put(struct mc_recorder *r, enum mc_rec_kind kind, const void *a, size_t n_a,
-                     const void *b, size_t n_b);
+void mc_recorder_put(struct mc_recorder *r, enum mc_rec_kind kind, const void *a,
+                     size_t n_a, const void *b, size_t n_b);
 double mc_recorder_time(const struct mc_recorder *r, double t); /* of CLOCK_MONOTONIC's */
 bool mc_recorder_tokens(const struct mc_recorder *r);
 
-/* ---- reading --------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 struct mc_rec_req {
     struct mc_rec_arrive in;

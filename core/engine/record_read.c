@@ -13,7 +13,7 @@
 
 enum { PLAIN_MAX = 1 << 30, REQS_MAX = 1 << 22, FRAME_MAX = 2 << 20, N_VIEW = 256 };
 
-/* ---- growing lists --------------------------------------------------------------------- */
+/* ---- growing lists ----------------------------------------------------------------- */
 
 static int grow(void *list, int32_t n, size_t size)
 {
@@ -29,12 +29,13 @@ static int grow(void *list, int32_t n, size_t size)
 }
 
 /* The last request of this sequence number; generations only rise. */
-static struct mc_rec_req *find(struct mc_recording *r, const int32_t *by_seq, uint32_t seq)
+static struct mc_rec_req *find(struct mc_recording *r, const int32_t *by_seq,
+                               uint32_t seq)
 {
     return seq < REQS_MAX && by_seq[seq] ? &r->req[by_seq[seq] - 1] : NULL;
 }
 
-/* ---- events ---------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------ */
 
 static bool fits(uint64_t at, uint64_t n, uint64_t size, uint64_t bytes)
 {
@@ -46,9 +47,9 @@ static bool view_is_sound(const struct mc_rec_view *b, uint32_t n)
     const struct mc_step_view *v = (const struct mc_step_view *)(b + 1);
     uint32_t bytes = n - (uint32_t)sizeof *b;
 
-    if (n < sizeof *b + sizeof *v || v->abi != MC_ABI || v->bytes > bytes || v->n_row < 0 ||
-        v->n_lane < 1 || v->n_tenant < 1 || v->n_order != MC_N_ORDER || v->p_tokens < 1 ||
-        v->n_row > 65536 || v->n_lane > 1024 || v->n_tenant > 4096 ||
+    if (n < sizeof *b + sizeof *v || v->abi != MC_ABI || v->bytes > bytes ||
+        v->n_row < 0 || v->n_lane < 1 || v->n_tenant < 1 || v->n_order != MC_N_ORDER ||
+        v->p_tokens < 1 || v->n_row > 65536 || v->n_lane > 1024 || v->n_tenant > 4096 ||
         !fits(v->off_row, (uint64_t)v->n_row, sizeof(struct mc_row), v->bytes) ||
         !fits(v->off_lane, (uint64_t)v->n_lane, sizeof(struct mc_party), v->bytes) ||
         !fits(v->off_tenant, (uint64_t)v->n_tenant, sizeof(struct mc_party), v->bytes) ||
@@ -78,10 +79,12 @@ static int take_view(struct mc_recording *r, const struct mc_rec_view *b, uint32
     return 0;
 }
 
-static int take_arrive(struct mc_recording *r, int32_t *by_seq, const struct mc_rec_arrive *a)
+static int take_arrive(struct mc_recording *r, int32_t *by_seq,
+                       const struct mc_rec_arrive *a)
 {
-    if (r->n_req == REQS_MAX || a->seq >= REQS_MAX || !isfinite(a->t) || a->n_prompt < 1 ||
-        a->n_prompt > 1 << 28 || a->limit < 0 || a->lane >= MC_REC_LANES || a->tenant >= 4096)
+    if (r->n_req == REQS_MAX || a->seq >= REQS_MAX || !isfinite(a->t) ||
+        a->n_prompt < 1 || a->n_prompt > 1 << 28 || a->limit < 0 ||
+        a->lane >= MC_REC_LANES || a->tenant >= 4096)
         return MC_EFORMAT;
     if (grow(&r->req, r->n_req, sizeof *r->req) < 0)
         return MC_ENOMEM;
@@ -113,8 +116,9 @@ static int take_step(struct mc_recording *r, const int32_t *by_seq,
     int rc = 0;
 
     if (s->n_tok > (n - sizeof *s) / sizeof *seq || !isfinite(s->t) || !isfinite(c->us) ||
-        c->us < 0 || c->n_decode < 0 || c->n_prompt_tok < 0 || !isfinite(c->ktok_decode) ||
-        !isfinite(c->ktok_prompt) || r->n_step == INT32_MAX / 2)
+        c->us < 0 || c->n_decode < 0 || c->n_prompt_tok < 0 ||
+        !isfinite(c->ktok_decode) || !isfinite(c->ktok_prompt) ||
+        r->n_step == INT32_MAX / 2)
         return MC_EFORMAT;
     if (grow(&r->step, r->n_step, sizeof *r->step) < 0)
         return MC_ENOMEM;

@@ -75,13 +75,15 @@ int mc_engine_set_kv(struct mc_engine *e, uint64_t bytes, struct mc_err *err)
     pthread_mutex_lock(&e->inbox);
     least = (uint64_t)least_pages(e);
     if (n < least)
-        rc = mc_fail_param(err, MC_EARG, "kv_memory", "kv_memory: %llu bytes hold %llu pages of "
+        rc = mc_fail_param(err, MC_EARG, "kv_memory",
+                           "kv_memory: %llu bytes hold %llu pages of "
                            "%llu; the longest sequence needs %llu, %llu bytes",
                            (unsigned long long)bytes, (unsigned long long)n,
                            (unsigned long long)page, (unsigned long long)least,
                            (unsigned long long)(least * page));
     else if (n > most)
-        rc = mc_fail_param(err, MC_EARG, "kv_memory", "kv_memory: the pool was made for %.1f "
+        rc = mc_fail_param(err, MC_EARG, "kv_memory",
+                           "kv_memory: the pool was made for %.1f "
                            "MiB; more takes a restart with a larger --kv-memory",
                            (double)(most * page) / (1 << 20));
     else

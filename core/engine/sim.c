@@ -62,7 +62,7 @@ static int32_t pages_of(const struct run *r, int32_t tokens)
     return (tokens + r->h->p_tokens - 1) / r->h->p_tokens;
 }
 
-/* ---- the view -------------------------------------------------------------------------- */
+/* ---- the view ---------------------------------------------------------------------- */
 
 static int32_t room_of(const struct sim_seq *q)
 {
@@ -127,7 +127,8 @@ static void fill_lane(struct run *r, struct mc_party *p, int32_t i)
 
 static void build_view(struct run *r)
 {
-    const struct step *fly = r->n_step > r->n_done ? &r->step[r->n_done % DEPTH_MAX] : NULL;
+    const struct step *fly = r->n_step > r->n_done ? &r->step[r->n_done % DEPTH_MAX]
+                                                   : NULL;
     struct mc_step_view *v = r->view;
     struct mc_row *row = (struct mc_row *)(v + 1);
     struct mc_party *lane;
@@ -151,7 +152,8 @@ static void build_view(struct run *r)
     v->off_lane = at += (uint32_t)((size_t)v->n_row * sizeof *row);
     v->off_tenant = at += (uint32_t)(MC_REC_LANES * sizeof *lane);
     v->off_order = at += (uint32_t)sizeof *lane;
-    v->bytes = (at + (uint32_t)((size_t)v->n_row * MC_N_ORDER * sizeof(int32_t)) + 7) & ~7u;
+    v->bytes = (at + (uint32_t)((size_t)v->n_row * MC_N_ORDER * sizeof(int32_t)) + 7) &
+               ~7u;
     lane = (struct mc_party *)((char *)v + v->off_lane);
     for (int32_t i = 0; i < MC_REC_LANES; i++)
         fill_lane(r, &lane[i], i);
@@ -177,7 +179,7 @@ static void read_back(struct run *r)
         memcpy(r->lane[i].user, mc_view_lane(r->view, i)->user, sizeof r->lane[i].user);
 }
 
-/* ---- a sequence's ways ----------------------------------------------------------------- */
+/* ---- a sequence's ways ------------------------------------------------------------- */
 
 static void drop_pages(struct run *r, struct sim_seq *q)
 {
@@ -249,8 +251,8 @@ static bool run_row(struct run *r, struct step *s, struct sim_seq *q, int32_t n)
 {
     int32_t most, more;
 
-    if (q->state == MC_STATE_PAUSED || !can_run(q) || n < 1 || s->n_row >= r->h->row_cap ||
-        (q->state == MC_STATE_WAITING && !start(r, q)))
+    if (q->state == MC_STATE_PAUSED || !can_run(q) || n < 1 ||
+        s->n_row >= r->h->row_cap || (q->state == MC_STATE_WAITING && !start(r, q)))
         return false;
     most = q->state == MC_STATE_DECODE ? 1 : q->n_ids - q->n_ctx;
     n = n < most ? n : most;
@@ -275,7 +277,8 @@ static bool apply(struct run *r, struct step *s, const struct mc_item *it)
     if (it->seq < 1 || it->seq > (uint32_t)r->o->rec->n_req || it->gen != 1)
         return false;
     q = &r->seq[it->seq - 1];
-    if (q->state < MC_STATE_WAITING || q->state == MC_STATE_DONE || q->planned == r->n_plan)
+    if (q->state < MC_STATE_WAITING || q->state == MC_STATE_DONE ||
+        q->planned == r->n_plan)
         return false;
     q->planned = r->n_plan;
     switch (it->what) {
@@ -302,7 +305,7 @@ static bool apply(struct run *r, struct step *s, const struct mc_item *it)
     }
 }
 
-/* ---- planning -------------------------------------------------------------------------- */
+/* ---- planning ---------------------------------------------------------------------- */
 
 static void reset_plan(struct run *r)
 {
@@ -320,7 +323,8 @@ static void reset_plan(struct run *r)
 
 static int ask(struct run *r, const struct mc_policy *p, int32_t need, struct mc_err *err)
 {
-    const struct mc_policy_ops *ops = p->ops->evict || !need ? p->ops : mc_policy_builtin.ops;
+    const struct mc_policy_ops *ops = p->ops->evict || !need ? p->ops
+                                                             : mc_policy_builtin.ops;
 
     reset_plan(r);
     return need ? ops->evict(p->self, r->view, need, &r->plan, err)
@@ -398,7 +402,7 @@ static bool plan_step(struct run *r)
     return true;
 }
 
-/* ---- publishing ------------------------------------------------------------------------ */
+/* ---- publishing -------------------------------------------------------------------- */
 
 static void publish_token(struct run *r, struct sim_seq *q)
 {
@@ -455,7 +459,7 @@ static void publish(struct run *r)
         r->o->policy->ops->step_end(r->o->policy->self);
 }
 
-/* ---- the clock ------------------------------------------------------------------------- */
+/* ---- the clock --------------------------------------------------------------------- */
 
 /* Who ended before its first token of its own will (a client that left) is left out. */
 static void arrive(struct run *r)
@@ -535,7 +539,7 @@ static void turn(struct run *r)
     r->now = until > r->now ? until : r->now;
 }
 
-/* ---- the whole ------------------------------------------------------------------------- */
+/* ---- the whole --------------------------------------------------------------------- */
 
 static int open_run(struct run *r, const struct mc_sim_opts *o, struct mc_sim *out)
 {
@@ -547,7 +551,8 @@ static int open_run(struct run *r, const struct mc_sim_opts *o, struct mc_sim *o
     r->free = r->h->p_total;
     r->n_slot = r->h->row_cap;
     for (size_t i = 0; i < n; i++)
-        tokens += (size_t)(o->rec->req[i].finish ? o->rec->req[i].n_gen : o->rec->req[i].in.limit);
+        tokens += (size_t)(o->rec->req[i].finish ? o->rec->req[i].n_gen
+                                                 : o->rec->req[i].in.limit);
     for (int i = 0; i < MC_REC_LANES; i++)
         r->lane[i].weight = r->h->weight[i];
     out->req = calloc(n + 1, sizeof *out->req);
@@ -581,7 +586,8 @@ int mc_sim_run(const struct mc_sim_opts *o, struct mc_sim *out, struct mc_err *e
         free(r->seq), free(r->live), free(r->view);
         free(r);
     }
-    return rc < 0 ? mc_fail(err, rc, "no memory to simulate %d requests", o->rec->n_req) : 0;
+    return rc < 0 ? mc_fail(err, rc, "no memory to simulate %d requests", o->rec->n_req)
+                  : 0;
 }
 
 void mc_sim_free(struct mc_sim *s)

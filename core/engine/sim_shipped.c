@@ -13,8 +13,13 @@ int mc_sim_shipped(struct mc_recording *out)
     double t = 1;
 
     memset(out, 0, sizeof *out);
-    out->head = (struct mc_rec_head){.abi = MC_ABI, .depth = 2, .p_tokens = 64, .p_total = 24,
-                                     .tok_cap = 256, .row_cap = 16, .max_context = 2048};
+    out->head = (struct mc_rec_head){.abi = MC_ABI,
+                                     .depth = 2,
+                                     .p_tokens = 64,
+                                     .p_total = 24,
+                                     .tok_cap = 256,
+                                     .row_cap = 16,
+                                     .max_context = 2048};
     for (int i = 0; i < MC_REC_LANES; i++)
         out->head.weight[i] = i == 1 ? 2 : 1;
     out->req = calloc(N, sizeof *out->req);

@@ -53,7 +53,8 @@ int mc_engine_set_weight(struct mc_engine *e, bool tenant, uint32_t id, double w
         return mc_fail_param(err, MC_EARG, tenant ? "tenant" : "lane",
                              "there is no %s %u: 0..%u", tenant ? "tenant" : "lane", id, n - 1);
     if (!(weight >= 1e-3 && weight <= 1e6))
-        return mc_fail_param(err, MC_EARG, "weight", "weight %g is outside 0.001..1e6", weight);
+        return mc_fail_param(err, MC_EARG, "weight", "weight %g is outside 0.001..1e6",
+                             weight);
     pthread_mutex_lock(&e->look);
     (tenant ? e->tenant : e->lane)[id].weight = (float)weight;
     pthread_mutex_unlock(&e->look);

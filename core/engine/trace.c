@@ -143,7 +143,8 @@ void mc_trace_step(struct mc_engine *e, const struct mc_step *s)
                             .host_us = e->host_us};
 
     for (int32_t i = 0; i < s->n_row; i++)
-        if (s->row[i].sampled && mc_seq_get(e, (struct mc_handle){s->row[i].seq, s->row[i].gen}))
+        if (s->row[i].sampled &&
+            mc_seq_get(e, (struct mc_handle){s->row[i].seq, s->row[i].gen}))
             e->rec_tok[r.n_tok++] = s->row[i].seq;
     mc_recorder_put(e->rec, MC_REC_STEP, &r, sizeof r, e->rec_tok,
                     (size_t)r.n_tok * sizeof *e->rec_tok);

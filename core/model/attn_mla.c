@@ -93,7 +93,8 @@ static struct mc_input add_prep(struct mc_pass *p, int32_t layer, void *q_a, voi
 static void add_shared_choice(struct mc_pass *p, struct mc_dsa_topk_p *topk)
 {
     size_t n = (size_t)p->caps.rows * (size_t)topk->topk;
-    int32_t *list = mc_pass_buffer(p, MC_USE_SHARD_LIST, n * (sizeof *list + sizeof(float)));
+    int32_t *list = mc_pass_buffer(p, MC_USE_SHARD_LIST,
+                                   n * (sizeof *list + sizeof(float)));
     struct mc_dsa_merge_p merge = {.rows = topk->rows, .kv = topk->kv, .topk = topk->topk,
                                    .first = topk->first, .lists = list, .idx = topk->idx,
                                    .peer = p->m->be->peer};
@@ -212,7 +213,8 @@ static int32_t long_rows(const struct mc_pass *p, int32_t layer)
 }
 
 /* q: the queries of long chunks, which were only rotated. */
-static void add_expanded(struct mc_pass *p, int32_t layer, const void *q, struct mc_act act)
+static void add_expanded(struct mc_pass *p, int32_t layer, const void *q,
+                         struct mc_act act)
 {
     const struct mc_config *c = &p->m->cfg;
     struct mc_attn_ragged_p ragged = {.rows = p->mem->rows,

@@ -65,7 +65,8 @@ struct walk {
 };
 
 /* The tied embedding is read as the head; else only rows of it are. */
-static bool read_whole(const struct walk *w, int32_t layer, const struct mc_tensor_spec *t)
+static bool read_whole(const struct walk *w, int32_t layer,
+                       const struct mc_tensor_spec *t)
 {
     if (layer >= w->c->n_layer)
         return false;
@@ -127,8 +128,8 @@ static void walk_all(const struct walk *w)
     }
 }
 
-int mc_budget_weights(const struct mc_config *c, int32_t ranks, mc_form_fn form, void *ctx,
-                      struct mc_weights_budget *out, struct mc_err *err)
+int mc_budget_weights(const struct mc_config *c, int32_t ranks, mc_form_fn form,
+                      void *ctx, struct mc_weights_budget *out, struct mc_err *err)
 {
     struct mc_weights_budget rank;
     struct mc_span q, kv;
@@ -138,9 +139,10 @@ int mc_budget_weights(const struct mc_config *c, int32_t ranks, mc_form_fn form,
         struct walk w = {.c = c, .slice = {r, ranks}, .form = form, .ctx = ctx, .out = &rank};
 
         if (!mc_share_heads(c, w.slice, &q, &kv) || q.n < 1)
-            return mc_fail_param(err, MC_EUNSUP, "ranks", "--ranks %d: %d heads over %d kv "
-                                 "heads can't be shared evenly", ranks, c->n_head,
-                                 c->n_kv_head);
+            return mc_fail_param(err, MC_EUNSUP, "ranks",
+                                 "--ranks %d: %d heads over %d kv "
+                                 "heads can't be shared evenly",
+                                 ranks, c->n_head, c->n_kv_head);
         walk_all(&w);
         if (rank.all.bytes_rank > out->all.bytes_rank)
             *out = rank;
@@ -156,7 +158,7 @@ double mc_budget_step_bytes(const struct mc_config *c, const struct mc_budget_re
     return (double)r->fixed + (double)r->routed * (1 - pow(skip, seqs));
 }
 
-/* ---- when token sharding pays ---------------------------------------------------------- */
+/* ---- when token sharding pays ------------------------------------------------------ */
 
 static double larger(double a, double b)
 {
@@ -181,8 +183,9 @@ static double per_token(const struct mc_config *c, const struct mc_kv *kv, int32
     return n * larger(bytes / speed->hbm, flops / speed->flops);
 }
 
-double mc_budget_crossover(const struct mc_config *c, const struct mc_kv *kv, int32_t ranks,
-                           int32_t shard, int32_t batch, const struct mc_speed *speed)
+double mc_budget_crossover(const struct mc_config *c, const struct mc_kv *kv,
+                           int32_t ranks, int32_t shard, int32_t batch,
+                           const struct mc_speed *speed)
 {
     int32_t wide = c->attn == MC_ATTN_MLA ? c->kv_lora : c->head_dim;
     double whole = per_token(c, kv, c->n_head / ranks, speed);
@@ -196,11 +199,12 @@ double mc_budget_crossover(const struct mc_config *c, const struct mc_kv *kv, in
     return fixed / (batch * (whole - part));
 }
 
-/* ---- what a step needs besides --------------------------------------------------------- */
+/* ---- what a step needs besides ----------------------------------------------------- */
 
 uint64_t mc_budget_scratch(const struct mc_config *c, int32_t ranks, int32_t rows)
 {
-    int64_t heads = (c->n_head + ranks - 1) / ranks, at = 3 * (int64_t)c->hidden, mid, experts;
+    int64_t heads = (c->n_head + ranks - 1) / ranks, at = 3 * (int64_t)c->hidden, mid,
+            experts;
 
     at += heads * (mc_q_dim(c) + mc_o_dim(c));
     if (c->attn == MC_ATTN_MLA)

@@ -44,8 +44,8 @@ typedef struct mc_form (*mc_form_fn)(void *ctx, const struct mc_tensor_spec *t,
                                      const char *name);
 
 /* Of the rank that has most. MC_EUNSUP when the heads can't be shared so. */
-int mc_budget_weights(const struct mc_config *c, int32_t ranks, mc_form_fn form, void *ctx,
-                      struct mc_weights_budget *out, struct mc_err *err);
+int mc_budget_weights(const struct mc_config *c, int32_t ranks, mc_form_fn form,
+                      void *ctx, struct mc_weights_budget *out, struct mc_err *err);
 
 /* Attention of a decode step when each rank keeps every token of its heads, and when tokens
  * are spread over `shard` ranks which then attend with all heads and exchange partial
@@ -58,8 +58,9 @@ struct mc_speed {
 };
 /* The context from which sharding is faster for a batch of so many sequences; -1: at no
  * length. */
-double mc_budget_crossover(const struct mc_config *c, const struct mc_kv *kv, int32_t ranks,
-                           int32_t shard, int32_t batch, const struct mc_speed *speed);
+double mc_budget_crossover(const struct mc_config *c, const struct mc_kv *kv,
+                           int32_t ranks, int32_t shard, int32_t batch,
+                           const struct mc_speed *speed);
 
 /* Activations of a step of so many rows in 16 bits, estimated: a backend's own scratch is
  * not known without it. */

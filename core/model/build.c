@@ -92,7 +92,8 @@ static const char *const op_names[MC_N_OP] = {
 
 /* The body that takes these params: the backend's own, or where that refuses their sizes the
  * one for any. NULL and p->rc when none does. Scratch is shared by all. */
-static const struct mc_op *body_for(struct mc_pass *p, enum mc_op_id id, const void *params)
+static const struct mc_op *body_for(struct mc_pass *p, enum mc_op_id id,
+                                    const void *params)
 {
     const struct mc_op *op = p->m->be->op[id], *any = p->m->be->any[id];
     struct mc_need need = {0};

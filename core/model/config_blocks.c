@@ -106,7 +106,8 @@ static void read_common(struct mc_cfg_reader *r, const char *count, struct mc_co
     out->n_expert = local > 0 ? mc_cfg_integer(r, count, local, 1, LIMIT_EXPERTS)
                               : mc_cfg_required(r, count, 1, LIMIT_EXPERTS);
     if (local > 0 && local != out->n_expert)
-        mc_cfg_bad(r, MC_EFORMAT, "num_local_experts", "is not the other number of experts");
+        mc_cfg_bad(r, MC_EFORMAT, "num_local_experts",
+                   "is not the other number of experts");
     out->top_k_expert = mc_cfg_required(r, "num_experts_per_tok", 1, LIMIT_EXPERTS);
     out->moe_inter = mc_cfg_required(r, "moe_intermediate_size", 1, MC_LIMIT_WIDTH);
     out->n_group = out->topk_group = 1;

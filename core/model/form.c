@@ -46,14 +46,22 @@ struct mc_form mc_form_fp8(void)
 
 struct mc_form mc_form_int4(int32_t group)
 {
-    return (struct mc_form){.fmt = MC_D_INT4, .n_tensor = 3, .scale_bytes = 2, .block_n = 1,
-                            .block_k = group, .extra = 16}; /* the shape, two I64 */
+    return (struct mc_form){.fmt = MC_D_INT4,
+                            .n_tensor = 3,
+                            .scale_bytes = 2,
+                            .block_n = 1,
+                            .block_k = group,
+                            .extra = 16}; /* the shape, two I64 */
 }
 
 struct mc_form mc_form_nvfp4(void)
 {
-    return (struct mc_form){.fmt = MC_D_NVFP4, .n_tensor = 3, .scale_bytes = 1, .block_n = 1,
-                            .block_k = 16, .extra = 4};
+    return (struct mc_form){.fmt = MC_D_NVFP4,
+                            .n_tensor = 3,
+                            .scale_bytes = 1,
+                            .block_n = 1,
+                            .block_k = 16,
+                            .extra = 4};
 }
 
 static int64_t parts(int64_t n, int32_t block)
@@ -102,7 +110,7 @@ const char *mc_form_name(const struct mc_form *f, char buf[MC_FORM_NAME])
     return buf;
 }
 
-/* ---- patterns -------------------------------------------------------------------------- */
+/* ---- patterns ---------------------------------------------------------------------- */
 
 /* re.match: anchored at the start. \d becomes [0-9]; ERE knows no other class by letter. */
 static int compile(const char *text, regex_t *re, struct mc_err *err)
@@ -191,12 +199,14 @@ static bool fits(const struct mc_scheme *s, const struct pattern *p, const char 
     return s->by_part ? has_part(module, p->text) : strcmp(p->text, module) == 0;
 }
 
-/* ---- quantization_config --------------------------------------------------------------- */
+/* ---- quantization_config ----------------------------------------------------------- */
 
 static int bad(const char *field, struct mc_err *err)
 {
-    return mc_fail_param(err, MC_EUNSUP, field, "quantization_config: this %s is not supported "
-                         "by plan", field);
+    return mc_fail_param(err, MC_EUNSUP, field,
+                         "quantization_config: this %s is not supported "
+                         "by plan",
+                         field);
 }
 
 static bool is(const json_t *o, const char *key, const char *want)
@@ -244,7 +254,8 @@ static int group_form(const json_t *w, struct mc_form *f, struct mc_err *err)
     *f = (struct mc_form){.fmt = MC_D_E4M3, .n_tensor = 2, .scale_bytes = 2};
     if (is(w, "strategy", "channel"))
         f->block_n = 1;
-    else if (is(w, "strategy", "block") && !block_of(json_object_get(w, "block_structure"), f))
+    else if (is(w, "strategy", "block") &&
+             !block_of(json_object_get(w, "block_structure"), f))
         return bad("block_structure", err);
     return 0;
 }

@@ -115,7 +115,8 @@ int mc_load_need(struct mc_loader *l, const char *name, struct mc_pack_p *p,
  * touched only the addresses are used. A copy that is no file stays where it is. */
 static int stage_codes(struct mc_loader *l, struct mc_pack_p *p, void **own)
 {
-    uint64_t row = mc_disk_bytes(p->disk.fmt, 1, p->disk.k), all = row * (uint64_t)p->disk.n;
+    uint64_t row = mc_disk_bytes(p->disk.fmt, 1, p->disk.k),
+             all = row * (uint64_t)p->disk.n;
     uint64_t at = row * (uint64_t)p->row0, n = row * (uint64_t)p->w.n;
     const uint8_t *from = (const uint8_t *)p->disk.q + at;
     uint8_t *stage;
@@ -154,8 +155,9 @@ int mc_load_pack(struct mc_loader *l, const char *name, const struct mc_pack_p *
         rc = be->wait(l->s, be->mark(l->s));
     free(own);
     if (rc < 0)
-        return l->err && l->err->code == rc ? mc_err_while(l->err, "packing %s", name)
-                                            : mc_fail(l->err, rc, "packing %s failed", name);
+        return l->err && l->err->code == rc
+                   ? mc_err_while(l->err, "packing %s", name)
+                   : mc_fail(l->err, rc, "packing %s failed", name);
     mc_ckpt_drop(l->c, p->disk.q, mc_disk_bytes(p->disk.fmt, p->disk.n, p->disk.k));
     l->m->weight_bytes += p->w.bytes;
     atomic_fetch_add(&l->m->n_packed, 1);

@@ -113,8 +113,8 @@ struct mc_kv mc_kv_of(const struct mc_config *c, struct mc_slice slice,
                       enum mc_kv_layout layout);
 struct mc_kv mc_model_kv(const struct mc_model *m, enum mc_kv_layout layout);
 /* Takes every buffer of d from m; d->kv has its sizes. 0 or MC_ENOMEM. */
-int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_model *model,
-                     const struct mc_pass_caps *caps);
+int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m,
+                     const struct mc_model *model, const struct mc_pass_caps *caps);
 /* The upload of a staging block of rows to d; the caller adds its deltas. */
 struct mc_table_apply_p mc_step_upload(const struct mc_step_mem *d, int32_t vocab,
                                        const void *rows_from);

@@ -81,7 +81,8 @@ static void add_head(struct mc_pass *p)
     if (m->slice.n == 1)
         return;
     for (of.rank = 0; of.rank < of.n; of.rank++) {
-        struct mc_span ids = mc_share(m->cfg.vocab, mc_width_unit(m->cfg.vocab, of.n), of);
+        struct mc_span ids = mc_share(m->cfg.vocab, mc_width_unit(m->cfg.vocab, of.n),
+                                      of);
 
         whole.col0[of.rank + 1] = ids.at + ids.n;
     }

@@ -35,14 +35,16 @@ static int take_all(struct mc_solo *s, const struct mc_pass_caps *caps)
 
     s->logits = s->r0->dev.logits;
     if (s->crew.n > 1)
-        s->logits = mc_mem_take_host(&s->mem, (size_t)caps->outs * (size_t)s->m->cfg.vocab *
+        s->logits = mc_mem_take_host(&s->mem, (size_t)caps->outs *
+                                                  (size_t)s->m->cfg.vocab *
                                                   sizeof *s->logits);
     s->stage_base = mc_mem_take_host(&s->mem, mc_rows_bytes(caps));
     s->init = mc_mem_take_host(&s->mem, pages * sizeof *s->init);
     s->n_init = mc_mem_take_host(&s->mem, sizeof *s->n_init);
     s->delta = mc_mem_take_host(&s->mem, (pages + 1) * sizeof *s->delta);
     s->slot_in = mc_mem_take_host(&s->mem, sizeof *s->slot_in);
-    if (!s->logits || !s->stage_base || !s->init || !s->n_init || !s->delta || !s->slot_in)
+    if (!s->logits || !s->stage_base || !s->init || !s->n_init || !s->delta ||
+        !s->slot_in)
         return MC_ENOMEM;
     s->stage = mc_rows_bind(s->stage_base, caps);
     return 0;
@@ -110,8 +112,8 @@ void mc_solo_take(struct mc_solo *s, const struct mc_solo *from)
 }
 
 /* Fills the staging of one run; everything of the slot and its table at position 0. */
-static struct mc_stage stage(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
-                             const int32_t *out_row, int32_t n_out)
+static struct mc_stage stage(struct mc_solo *s, const int32_t *ids, int32_t n,
+                             int32_t pos, const int32_t *out_row, int32_t n_out)
 {
     int32_t *live = mc_staged(s->stage.live);
     int32_t n_delta = 0;
@@ -178,9 +180,9 @@ static void collect(struct mc_solo *s, int32_t n_out)
                v * sizeof *s->logits);
 }
 
-static int run_at(struct mc_solo *s, bool draft, const int32_t *ids, int32_t n, int32_t pos,
-                  const int32_t *out_row, int32_t n_out, const struct mc_pass_watch *watch,
-                  struct mc_err *err)
+static int run_at(struct mc_solo *s, bool draft, const int32_t *ids, int32_t n,
+                  int32_t pos, const int32_t *out_row, int32_t n_out,
+                  const struct mc_pass_watch *watch, struct mc_err *err)
 {
     struct mc_stage st;
     int rc = check_run(s, ids, n, pos, out_row, n_out, err);
@@ -232,7 +234,8 @@ int mc_solo_draft(struct mc_solo *s, const int32_t *ids, int32_t n, int32_t pos,
     *logits = s->logits;
     for (int32_t i = 0; i < s->crew.n; i++) /* the same on every rank */
         memcpy(mc_pass_draft_hidden(s->crew.run[i].pass),
-               hidden ? hidden : mc_pass_peek(s->r0->pass, MC_PEEK_NORM), (size_t)n * row);
+               hidden ? hidden : mc_pass_peek(s->r0->pass, MC_PEEK_NORM),
+               (size_t)n * row);
     return run_at(s, true, ids, n, pos, out_row, n_out, watch, err);
 }
 

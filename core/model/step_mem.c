@@ -35,8 +35,9 @@ static struct mc_rows cut_rows(struct cut *c, const struct mc_pass_caps *caps)
 
 size_t mc_taps_bytes(const struct mc_pass_caps *caps)
 {
-    return caps->taps > 0 ? sizeof(struct mc_taps) + (size_t)caps->taps * sizeof(struct mc_tap)
-                          : 0;
+    return caps->taps > 0
+               ? sizeof(struct mc_taps) + (size_t)caps->taps * sizeof(struct mc_tap)
+               : 0;
 }
 
 size_t mc_rows_bytes(const struct mc_pass_caps *caps)
@@ -100,8 +101,8 @@ struct mc_kv mc_model_kv(const struct mc_model *m, enum mc_kv_layout layout)
 }
 
 /* The rows of logits, those of this rank's vocabulary and those that it samples. */
-static int take_logits(struct mc_step_mem *d, struct mc_mem *m, const struct mc_model *model,
-                       size_t outs)
+static int take_logits(struct mc_step_mem *d, struct mc_mem *m,
+                       const struct mc_model *model, size_t outs)
 {
     struct mc_slice s = model->slice;
     size_t v = (size_t)model->cfg.vocab, mine = (outs + (size_t)s.n - 1) / (size_t)s.n;
@@ -124,8 +125,8 @@ static int take_logits(struct mc_step_mem *d, struct mc_mem *m, const struct mc_
     return d->logits && d->raw && d->stat && d->out && d->part && d->mine ? 0 : MC_ENOMEM;
 }
 
-int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_model *model,
-                     const struct mc_pass_caps *caps)
+int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m,
+                     const struct mc_model *model, const struct mc_pass_caps *caps)
 {
     const struct mc_config *c = &model->cfg;
     struct mc_kv *kv = &d->kv;
@@ -145,9 +146,8 @@ int mc_step_mem_take(struct mc_step_mem *d, struct mc_mem *m, const struct mc_mo
     d->masks = mc_mem_take(m, MC_MAX_SETS * ((v + 31) / 32) * sizeof *d->masks);
     d->eos = mc_mem_put(m, c->eos, sizeof c->eos);
     if (!d->rows_base || !kv->base || !kv->table || !kv->want_tag || !kv->tag ||
-        (caps->taps > 0 && !d->taps) || !d->slots || !d->counts || !d->bias || !d->masks ||
-        !d->eos ||
-        take_logits(d, m, model, (size_t)caps->outs) < 0)
+        (caps->taps > 0 && !d->taps) || !d->slots || !d->counts || !d->bias ||
+        !d->masks || !d->eos || take_logits(d, m, model, (size_t)caps->outs) < 0)
         return MC_ENOMEM;
     d->rows = mc_rows_bind(d->rows_base, caps);
     return 0;

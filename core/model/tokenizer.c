@@ -157,7 +157,8 @@ static int encode_unnormalised(struct encode *e, const char *s, size_t n)
     int rc = 0;
 
     /* offsets move when it is normalised: only a run of one origin is searched */
-    e->find_added = find_added && trusted(e, (size_t)(s - e->text), (size_t)(s - e->text) + n);
+    e->find_added = find_added &&
+                    trusted(e, (size_t)(s - e->text), (size_t)(s - e->text) + n);
 
     if (e->t->nfc)
         rc = mc_nfc(s, n, &nfc, &n_nfc);

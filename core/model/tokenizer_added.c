@@ -66,8 +66,9 @@ int mc_added_put(struct mc_tok *t, int32_t id, struct mc_added_flags flags,
     int rc;
 
     if (k->len == 0 || k->len > NEEDLE_MAX)
-        return mc_fail(err, MC_EFORMAT, "added token %d has %u bytes, not 1 to %d: \"%s\"",
-                       id, k->len, NEEDLE_MAX, mc_quote(quoted, t->text + k->off, k->len));
+        return mc_fail(err, MC_EFORMAT,
+                       "added token %d has %u bytes, not 1 to %d: \"%s\"", id, k->len,
+                       NEEDLE_MAX, mc_quote(quoted, t->text + k->off, k->len));
     if (!mc_utf8_valid(t->text + k->off, k->len))
         return mc_fail(err, MC_EFORMAT, "added token %d is not valid UTF-8", id);
     rc = set_needle(t, &a, flags.normalized, err);
@@ -183,9 +184,9 @@ static size_t char_before(const char *s, size_t i)
     return i;
 }
 
-const struct mc_added *mc_added_next(const struct mc_tok *t, const struct mc_added_set *set,
-                                     const char *s, size_t from, size_t n, size_t *at,
-                                     size_t *end)
+const struct mc_added *mc_added_next(const struct mc_tok *t,
+                                     const struct mc_added_set *set, const char *s,
+                                     size_t from, size_t n, size_t *at, size_t *end)
 {
     const struct mc_added *a;
     size_t i, stop, back;

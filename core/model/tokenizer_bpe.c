@@ -125,15 +125,18 @@ int mc_bpe_merge(struct mc_tok *t, uint32_t rank, const char *left, size_t n_lef
     }
     free(text);
     if (l < 0 || r < 0 || id < 0)
-        return mc_fail(err, MC_EFORMAT, "merge %u names a token that the vocabulary lacks: "
-                       "\"%s\" \"%s\"", rank, mc_quote(quoted, left, n_left),
+        return mc_fail(err, MC_EFORMAT,
+                       "merge %u names a token that the vocabulary lacks: "
+                       "\"%s\" \"%s\"",
+                       rank, mc_quote(quoted, left, n_left),
                        mc_quote(quoted2, right, n_right));
     if (t->token[id].kind != MC_TOKEN_CONTROL)
         mc_bpe_pair(t, rank, l, r, id);
     return 0;
 }
 
-static int merge_short(const struct mc_tok *t, int32_t *id, uint32_t n, struct mc_ids *out)
+static int merge_short(const struct mc_tok *t, int32_t *id, uint32_t n,
+                       struct mc_ids *out)
 {
     struct mc_pair pair[SHORT];
     uint32_t i, best;

@@ -13,7 +13,8 @@ int mc_added_read(const json_t *a, struct mc_added_json *out, struct mc_err *err
     int rc;
 
     if (!json_is_string(content))
-        return mc_fail(err, MC_EFORMAT, "content is %s, not a string", mc_json_kind(content));
+        return mc_fail(err, MC_EFORMAT, "content is %s, not a string",
+                       mc_json_kind(content));
     *out = (struct mc_added_json){.content = json_string_value(content),
                                   .n = json_string_length(content)};
     rc = mc_json_bool(a, "special", &special, err);
@@ -40,7 +41,8 @@ int mc_tok_named(const struct mc_tok *t, const char *key, const json_t *name, in
     if (!name || json_is_null(name))
         return 0;
     if (!json_is_string(name))
-        return mc_fail(err, MC_EFORMAT, "%s is %s, not a string", key, mc_json_kind(name));
+        return mc_fail(err, MC_EFORMAT, "%s is %s, not a string", key,
+                       mc_json_kind(name));
     *id = mc_tok_find(t, json_string_value(name), json_string_length(name));
     if (*id >= 0)
         return 0;
@@ -72,10 +74,12 @@ static int read_chat(struct mc_tok *t, const json_t *chat, struct mc_err *err)
 
 int mc_tok_configure(struct mc_tok *t, const json_t *config, struct mc_err *err)
 {
-    int rc = mc_tok_named(t, "bos_token", json_object_get(config, "bos_token"), &t->bos, err);
+    int rc = mc_tok_named(t, "bos_token", json_object_get(config, "bos_token"), &t->bos,
+                          err);
 
     if (rc == 0)
-        rc = mc_tok_named(t, "eos_token", json_object_get(config, "eos_token"), &t->eos, err);
+        rc = mc_tok_named(t, "eos_token", json_object_get(config, "eos_token"), &t->eos,
+                          err);
     if (rc == 0)
         rc = read_chat(t, json_object_get(config, "chat_template"), err);
     return rc < 0 ? mc_err_while(err, "reading tokenizer_config.json") : 0;

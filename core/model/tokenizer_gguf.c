@@ -44,7 +44,8 @@ static int read_pre(struct build *b)
     size_t n = strlen(name), i;
 
     if (!mc_gguf_str(b->g, KEY("pre"), &name, &n))
-        mc_warn("model", "the GGUF names no pre-tokenizer (tokenizer.ggml.pre): text may be "
+        mc_warn("model",
+                "the GGUF names no pre-tokenizer (tokenizer.ggml.pre): text may be "
                 "cut otherwise than the model was trained with");
     if (!mc_pretok_add_named(&b->t->pretok, name, n))
         return mc_fail(b->err, MC_EUNSUP, "tokenizer.ggml.pre \"%s\" is not supported",
@@ -127,10 +128,12 @@ static int read_token(struct build *b, uint64_t i)
     size_t n;
 
     if (!mc_gguf_arr_str(b->g, KEY("tokens"), i, &s, &n))
-        return mc_fail(b->err, MC_EFORMAT, "tokenizer.ggml.tokens is not a list of strings");
+        return mc_fail(b->err, MC_EFORMAT,
+                       "tokenizer.ggml.tokens is not a list of strings");
     if (mc_gguf_has(b->g, KEY("token_type")) &&
         !mc_gguf_arr_i32(b->g, KEY("token_type"), i, &type))
-        return mc_fail(b->err, MC_EFORMAT, "tokenizer.ggml.token_type has no integer %d", id);
+        return mc_fail(b->err, MC_EFORMAT, "tokenizer.ggml.token_type has no integer %d",
+                       id);
     switch (type) {
     case NORMAL:
         return put_text(b, id, s, n);
@@ -144,8 +147,8 @@ static int read_token(struct build *b, uint64_t i)
     case BYTE:
         return put_byte(b, id, s, n);
     default:
-        return mc_fail(b->err, MC_EFORMAT, "tokenizer.ggml.token_type[%d] is %d, not 1 to 6",
-                       id, type);
+        return mc_fail(b->err, MC_EFORMAT,
+                       "tokenizer.ggml.token_type[%d] is %d, not 1 to 6", id, type);
     }
 }
 
@@ -180,8 +183,10 @@ static int read_merges(struct build *b)
         if (mc_gguf_arr_str(b->g, KEY("merges"), i, &s, &len) && len > 1)
             space = memchr(s + 1, ' ', len - 1);
         if (!space)
-            return mc_fail(b->err, MC_EFORMAT, "tokenizer.ggml.merges[%llu] is not a pair of "
-                           "tokens", (unsigned long long)i);
+            return mc_fail(b->err, MC_EFORMAT,
+                           "tokenizer.ggml.merges[%llu] is not a pair of "
+                           "tokens",
+                           (unsigned long long)i);
         rc = mc_bpe_merge(b->t, (uint32_t)i, s, (size_t)(space - s), space + 1,
                           len - (size_t)(space - s) - 1, b->err);
     }
@@ -271,11 +276,14 @@ static int read_all(struct build *b)
     int rc;
 
     if (!mc_gguf_str(b->g, KEY("model"), &model, &n))
-        return mc_fail(b->err, MC_EFORMAT, "the GGUF has no tokenizer (tokenizer.ggml.model)");
+        return mc_fail(b->err, MC_EFORMAT,
+                       "the GGUF has no tokenizer (tokenizer.ggml.model)");
     b->spm = b->add_bos = n == 5 && memcmp(model, "llama", 5) == 0;
     if (!b->spm && (n != 4 || memcmp(model, "gpt2", 4) != 0))
-        return mc_fail(b->err, MC_EUNSUP, "tokenizer.ggml.model \"%s\" is not supported: only "
-                       "gpt2 and llama are", mc_quote(quoted, model, n));
+        return mc_fail(b->err, MC_EUNSUP,
+                       "tokenizer.ggml.model \"%s\" is not supported: only "
+                       "gpt2 and llama are",
+                       mc_quote(quoted, model, n));
     rc = read_tokens(b);
     if (rc == 0)
         rc = b->spm ? read_scores(b) : read_merges(b);

@@ -90,8 +90,8 @@ struct mc_tok {
 
 /* A tokenizer of tokenizer.json's text, for tests and mc_tok_open. config is the parsed
  * tokenizer_config.json or NULL; borrowed. */
-int mc_tok_from_json(const char *text, size_t n, const json_t *config, struct mc_tok **out,
-                     struct mc_err *err);
+int mc_tok_from_json(const char *text, size_t n, const json_t *config,
+                     struct mc_tok **out, struct mc_err *err);
 /* A tokenizer of tiktoken.model's text, Kimi's. config as above. */
 int mc_tok_from_tiktoken(const char *text, size_t n, const json_t *config,
                          struct mc_tok **out, struct mc_err *err);
@@ -106,7 +106,7 @@ const char *mc_json_kind(const json_t *v);
 /* Leaves *out when o[key] is absent or null. */
 int mc_json_bool(const json_t *o, const char *key, bool *out, struct mc_err *err);
 
-/* ---- tokenizer_config.c --------------------------------------------------------------- */
+/* ---- tokenizer_config.c ------------------------------------------------------------ */
 
 /* The fields of an added token, in tokenizer.json's list or added_tokens_decoder. */
 struct mc_added_json {
@@ -122,7 +122,7 @@ int mc_tok_named(const struct mc_tok *t, const char *key, const json_t *name, in
 /* bos_token, eos_token and chat_template of tokenizer_config.json (NULL: none). */
 int mc_tok_configure(struct mc_tok *t, const json_t *config, struct mc_err *err);
 
-/* ---- tokenizer_chunk.c ---------------------------------------------------------------- */
+/* ---- tokenizer_chunk.c ------------------------------------------------------------- */
 
 /* Where a long text is cut. Set s and n, the rest 0; mc_chunk_next moves cut to the next
  * place, SIZE_MAX after the last. */
@@ -134,7 +134,7 @@ struct mc_chunks {
 };
 void mc_chunk_next(struct mc_chunks *c);
 
-/* ---- tokenizer_vocab.c ---------------------------------------------------------------- */
+/* ---- tokenizer_vocab.c ------------------------------------------------------------- */
 
 /* Ids may go a little beyond the number of entries a file has, no further: a table's size
  * is bounded by the file's. */
@@ -154,7 +154,7 @@ int32_t mc_tok_any_id(const struct mc_tok *t, const char *s, size_t n);
 enum { MC_QUOTE = 96 };
 const char *mc_quote(char buf[MC_QUOTE], const char *s, size_t n);
 
-/* ---- tokenizer_added.c ---------------------------------------------------------------- */
+/* ---- tokenizer_added.c ------------------------------------------------------------- */
 
 int mc_added_put(struct mc_tok *t, int32_t id, struct mc_added_flags flags,
                  struct mc_err *err); /* the token exists; its bytes are searched for */
@@ -162,11 +162,11 @@ int mc_added_seal(struct mc_tok *t, struct mc_err *err);
 /* The first added token of set in [from, n), the longest at its place; NULL when there is
  * none. *at and *end are what it takes of the text, white space for lstrip and rstrip
  * included; no space before from is taken. */
-const struct mc_added *mc_added_next(const struct mc_tok *t, const struct mc_added_set *set,
-                                     const char *s, size_t from, size_t n, size_t *at,
-                                     size_t *end);
+const struct mc_added *mc_added_next(const struct mc_tok *t,
+                                     const struct mc_added_set *set, const char *s,
+                                     size_t from, size_t n, size_t *at, size_t *end);
 
-/* ---- merging (tokenizer_merge.c, _bpe.c, _spm.c) -------------------------------------- */
+/* ---- merging (tokenizer_merge.c, _bpe.c, _spm.c) ----------------------------------- */
 
 struct mc_sym {
     uint32_t off; /* in the piece's text */
@@ -184,7 +184,8 @@ struct mc_merger {
     uint32_t n_heap;
     size_t cap;
 };
-typedef struct mc_pair (*mc_pair_fn)(const void *ctx, const struct mc_merger *m, uint32_t left);
+typedef struct mc_pair (*mc_pair_fn)(const void *ctx, const struct mc_merger *m,
+                                     uint32_t left);
 
 int mc_merger_reserve(struct mc_merger *m, size_t n); /* room for n symbols */
 /* Links sym[0..n) and merges best rank first, leftmost first among equals. */
@@ -198,7 +199,8 @@ int mc_bpe_reserve(struct mc_tok *t, size_t n_merges, struct mc_err *err);
 int mc_bpe_merge(struct mc_tok *t, uint32_t rank, const char *left, size_t n_left,
                  const char *right, size_t n_right, struct mc_err *err);
 /* The same by ids: left and right become id, which is no control token. */
-void mc_bpe_pair(struct mc_tok *t, uint32_t rank, int32_t left, int32_t right, int32_t id);
+void mc_bpe_pair(struct mc_tok *t, uint32_t rank, int32_t left, int32_t right,
+                 int32_t id);
 int mc_bpe_piece(const struct mc_tok *t, struct mc_merger *m, const char *s, size_t n,
                  struct mc_ids *out);
 

@@ -32,7 +32,8 @@ int mc_json_bool(const json_t *o, const char *key, bool *out, struct mc_err *err
     if (!v || json_is_null(v))
         return 0;
     if (!json_is_boolean(v))
-        return mc_fail(err, MC_EFORMAT, "%s is %s, not true or false", key, mc_json_kind(v));
+        return mc_fail(err, MC_EFORMAT, "%s is %s, not true or false", key,
+                       mc_json_kind(v));
     *out = json_is_true(v);
     return 0;
 }
@@ -59,13 +60,16 @@ static int check_model(const json_t *root, const json_t **out, struct mc_err *er
     int rc = 0;
 
     if (!json_is_object(model))
-        return mc_fail(err, MC_EFORMAT, "model is %s, not an object", mc_json_kind(model));
+        return mc_fail(err, MC_EFORMAT, "model is %s, not an object",
+                       mc_json_kind(model));
     type = json_object_get(model, "type"); /* files of 2020 have none */
     if (type && !json_is_string(type))
-        return mc_fail(err, MC_EFORMAT, "model.type is %s, not a string", mc_json_kind(type));
+        return mc_fail(err, MC_EFORMAT, "model.type is %s, not a string",
+                       mc_json_kind(type));
     if (type && strcmp(json_string_value(type), "BPE") != 0)
         return mc_fail(err, MC_EUNSUP, "model.type \"%s\" is not supported: only BPE is",
-                       mc_quote(quoted, json_string_value(type), json_string_length(type)));
+                       mc_quote(quoted, json_string_value(type),
+                                json_string_length(type)));
     for (i = 0; i < sizeof off / sizeof *off && rc == 0; i++)
         rc = must_be_off(model, off[i], err);
     *out = model;
@@ -88,7 +92,8 @@ static int find_lists(struct build *b, const json_t *root, const json_t *model)
     if (b->added && !json_is_array(b->added))
         return mc_fail(b->err, MC_EFORMAT, "added_tokens is %s, not a list",
                        mc_json_kind(b->added));
-    return mc_tok_new(json_object_size(b->vocab) + json_array_size(b->added), &b->t, b->err);
+    return mc_tok_new(json_object_size(b->vocab) + json_array_size(b->added), &b->t,
+                      b->err);
 }
 
 static int read_vocab(struct build *b)
@@ -133,8 +138,10 @@ static int place_added(struct build *b, json_int_t id, const struct mc_added_jso
     if (!known)
         return mc_tok_put(b->t, id, a->content, a->n, a->kind, b->err);
     if (json_integer_value(known) != id)
-        return mc_fail(b->err, MC_EFORMAT, "added token \"%s\" has id %lld here and %lld in "
-                       "model.vocab", mc_quote(quoted, a->content, a->n), (long long)id,
+        return mc_fail(b->err, MC_EFORMAT,
+                       "added token \"%s\" has id %lld here and %lld in "
+                       "model.vocab",
+                       mc_quote(quoted, a->content, a->n), (long long)id,
                        (long long)json_integer_value(known));
     return mc_tok_rename(b->t, (int32_t)id, a->content, a->n, a->kind, b->err);
 }
@@ -233,8 +240,8 @@ static int read_root(struct build *b, const json_t *root)
     return rc < 0 ? rc : mc_pipeline_post(b->t, root, b->err);
 }
 
-int mc_tok_from_json(const char *text, size_t n, const json_t *config, struct mc_tok **out,
-                     struct mc_err *err)
+int mc_tok_from_json(const char *text, size_t n, const json_t *config,
+                     struct mc_tok **out, struct mc_err *err)
 {
     struct build b = {.err = err};
     json_error_t bad;
@@ -243,8 +250,8 @@ int mc_tok_from_json(const char *text, size_t n, const json_t *config, struct mc
 
     *out = NULL;
     if (!root)
-        return mc_fail(err, MC_EFORMAT, "tokenizer.json, line %d, column %d: %s", bad.line,
-                       bad.column, bad.text);
+        return mc_fail(err, MC_EFORMAT, "tokenizer.json, line %d, column %d: %s",
+                       bad.line, bad.column, bad.text);
     rc = read_root(&b, root);
     json_decref(root);
     if (rc < 0) {

@@ -74,13 +74,17 @@ static int split_stage(struct stage *g, const json_t *o)
     if (rc < 0)
         return rc;
     if (!json_is_string(regex))
-        return mc_fail(g->err, MC_EUNSUP, "pre_tokenizer Split: pattern.Regex is %s, not a "
-                       "string", mc_json_kind(regex));
+        return mc_fail(g->err, MC_EUNSUP,
+                       "pre_tokenizer Split: pattern.Regex is %s, not a "
+                       "string",
+                       mc_json_kind(regex));
     if (invert || !json_is_string(behavior) ||
         strcmp(json_string_value(behavior), "Isolated") != 0)
-        return mc_fail(g->err, MC_EUNSUP, "pre_tokenizer Split: only behavior \"Isolated\" "
+        return mc_fail(g->err, MC_EUNSUP,
+                       "pre_tokenizer Split: only behavior \"Isolated\" "
                        "without invert is supported");
-    if (!mc_pretok_add(&g->t->pretok, json_string_value(regex), json_string_length(regex)))
+    if (!mc_pretok_add(&g->t->pretok, json_string_value(regex),
+                       json_string_length(regex)))
         return mc_fail(g->err, MC_EUNSUP, "pre_tokenizer Split: pattern not known: %s",
                        mc_quote(quoted, json_string_value(regex),
                                 json_string_length(regex)));
@@ -97,7 +101,8 @@ static int byte_level_stage(struct stage *g, const json_t *o)
     if (rc < 0)
         return rc;
     if (prefix)
-        return mc_fail(g->err, MC_EUNSUP, "pre_tokenizer ByteLevel: add_prefix_space is not "
+        return mc_fail(g->err, MC_EUNSUP,
+                       "pre_tokenizer ByteLevel: add_prefix_space is not "
                        "supported");
     g->byte_level = true;
     if (regex && !mc_pretok_add_gpt2(&g->t->pretok))
@@ -111,7 +116,8 @@ static int pre_tokenizer(struct stage *g, const json_t *o, const char *type)
     int rc;
 
     if (g->byte_level)
-        return mc_fail(g->err, MC_EUNSUP, "pre_tokenizer: ByteLevel must be the last stage");
+        return mc_fail(g->err, MC_EUNSUP,
+                       "pre_tokenizer: ByteLevel must be the last stage");
     if (strcmp(type, "Split") == 0)
         return split_stage(g, o);
     if (strcmp(type, "ByteLevel") == 0)
@@ -138,7 +144,8 @@ int mc_pipeline_text(struct mc_tok *t, const json_t *root, struct mc_err *err)
     if (rc == 0)
         rc = each_stage(&g, "pre_tokenizer", "pretokenizers", pre_tokenizer);
     if (rc == 0 && !g.byte_level)
-        rc = mc_fail(err, MC_EUNSUP, "pre_tokenizer has no ByteLevel: only byte-level BPE is "
+        rc = mc_fail(err, MC_EUNSUP,
+                     "pre_tokenizer has no ByteLevel: only byte-level BPE is "
                      "supported");
     return rc < 0 ? rc : each_stage(&g, "decoder", "decoders", decoder);
 }
@@ -153,19 +160,24 @@ static int template_special(struct stage *g, const json_t *o, const json_t *item
     size_t i;
 
     if (!json_is_string(name))
-        return mc_fail(g->err, MC_EFORMAT, "TemplateProcessing: SpecialToken.id is %s, not a "
-                       "string", mc_json_kind(name));
+        return mc_fail(g->err, MC_EFORMAT,
+                       "TemplateProcessing: SpecialToken.id is %s, not a "
+                       "string",
+                       mc_json_kind(name));
     ids = json_object_get(json_object_get(json_object_get(o, "special_tokens"),
                                           json_string_value(name)), "ids");
     if (!json_is_array(ids))
         return mc_fail(g->err, MC_EFORMAT, "TemplateProcessing: no ids for \"%s\"",
-                       mc_quote(quoted, json_string_value(name), json_string_length(name)));
+                       mc_quote(quoted, json_string_value(name),
+                                json_string_length(name)));
     json_array_foreach(ids, i, v) {
         id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id >= g->t->n)
-            return mc_fail(g->err, MC_EFORMAT, "TemplateProcessing: an id of \"%s\" is not a "
-                           "token", mc_quote(quoted, json_string_value(name),
-                                             json_string_length(name)));
+            return mc_fail(g->err, MC_EFORMAT,
+                           "TemplateProcessing: an id of \"%s\" is not a "
+                           "token",
+                           mc_quote(quoted, json_string_value(name),
+                                    json_string_length(name)));
         if (mc_ids_push(out, (int32_t)id) < 0)
             return mc_fail(g->err, MC_ENOMEM, "no memory for a template");
     }
@@ -188,7 +200,8 @@ static int template_stage(struct stage *g, const json_t *o)
             return rc;
     }
     if (n_text != 1)
-        return mc_fail(g->err, MC_EFORMAT, "TemplateProcessing: single is not special tokens "
+        return mc_fail(g->err, MC_EFORMAT,
+                       "TemplateProcessing: single is not special tokens "
                        "around one Sequence");
     return 0;
 }

@@ -92,8 +92,8 @@ static int64_t count_lines(const char *s, const char *end)
     return n;
 }
 
-static int read_line(struct mc_tok *t, const char *s, size_t n, int64_t n_base, char *bytes,
-                     struct mc_err *err)
+static int read_line(struct mc_tok *t, const char *s, size_t n, int64_t n_base,
+                     char *bytes, struct mc_err *err)
 {
     const char *space = memchr(s, ' ', n);
     size_t n_bytes = 0, used = space ? (size_t)(space - s) : 0;

@@ -43,7 +43,8 @@ int mc_tok_new(size_t n_entries, struct mc_tok **out, struct mc_err *err)
 
     *out = NULL;
     if (n_entries > INT32_MAX / 4)
-        return mc_fail(err, MC_EFORMAT, "a vocabulary of %zu tokens is too large", n_entries);
+        return mc_fail(err, MC_EFORMAT, "a vocabulary of %zu tokens is too large",
+                       n_entries);
     t = calloc(1, sizeof *t);
     if (!t)
         return mc_fail(err, MC_ENOMEM, "no memory for a tokenizer");

@@ -60,7 +60,8 @@ int mc_ckpt_add(struct mc_ckpt *c, const struct mc_stored *s, const char *name, 
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct mc_name_ref *)a)->name, ((const struct mc_name_ref *)b)->name);
+    return strcmp(((const struct mc_name_ref *)a)->name,
+                  ((const struct mc_name_ref *)b)->name);
 }
 
 int mc_ckpt_sort(struct mc_ckpt *c, struct mc_err *err)
@@ -219,7 +220,8 @@ static int list_ggufs(int dir, char **first, char *list, size_t cap, struct mc_e
             if (found == 0)
                 *first = strdup(name);
             if (found < LIST_MAX && at < cap)
-                at += (size_t)snprintf(list + at, cap - at, "%s%s", found ? ", " : "", name);
+                at += (size_t)snprintf(list + at, cap - at, "%s%s", found ? ", " : "",
+                                       name);
             found++;
         }
         free(entry[i]);
@@ -240,7 +242,8 @@ static int open_dir(struct mc_ckpt *c, struct mc_err *err)
     if (n < 0)
         return n;
     if (n == 0)
-        return mc_fail(err, MC_ENOENT, "it holds no " MC_HF_SINGLE ", no index of shards and "
+        return mc_fail(err, MC_ENOENT,
+                       "it holds no " MC_HF_SINGLE ", no index of shards and "
                        "no .gguf%s",
                        mc_dir_has(c->dir, "config.json") ? " (only a config.json)" : "");
     if (n > 1) {

@@ -77,7 +77,8 @@ bool mc_gguf_hf_name(const char *name, bool deepseek, char *out, size_t cap);
 int mc_dir_open(int dir, const char *name, int64_t *size, struct mc_err *err);
 bool mc_dir_has(int dir, const char *name); /* anything of the name, not followed */
 bool mc_name_plain(const char *name);
-int mc_map_fd(int fd, int64_t size, const char *name, struct mc_map *out, struct mc_err *err);
+int mc_map_fd(int fd, int64_t size, const char *name, struct mc_map *out,
+              struct mc_err *err);
 void mc_map_close(struct mc_map *m);
 
 /* json.c: parses n bytes, duplicate keys refused; *out is a new reference. flags: more of

@@ -59,7 +59,8 @@ static int open_link(int dir, const char *name)
     to[n] = 0;
     if (mc_name_plain(to))
         return openat(dir, to, OPEN_FLAGS);
-    if (strncmp(to, BLOBS "/", skip) != 0 || !mc_name_plain(to + skip) || !in_hub_cache(dir)) {
+    if (strncmp(to, BLOBS "/", skip) != 0 || !mc_name_plain(to + skip) ||
+        !in_hub_cache(dir)) {
         errno = ELOOP;
         return -1;
     }
@@ -93,8 +94,10 @@ int mc_dir_open(int dir, const char *name, int64_t *size, struct mc_err *err)
     if (fd < 0 && errno == ENOENT)
         return mc_fail(err, MC_ENOENT, "no file %s", name);
     if (fd < 0 && errno == ELOOP)
-        return mc_fail(err, MC_EFORBID, "a link out of the directory (other than a hub cache's "
-                       "to ../../blobs): %s", name);
+        return mc_fail(err, MC_EFORBID,
+                       "a link out of the directory (other than a hub cache's "
+                       "to ../../blobs): %s",
+                       name);
     if (fd < 0)
         return mc_fail(err, MC_EIO, "%s: %s", name, strerror(errno));
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -105,7 +108,8 @@ int mc_dir_open(int dir, const char *name, int64_t *size, struct mc_err *err)
     return fd;
 }
 
-int mc_map_fd(int fd, int64_t size, const char *name, struct mc_map *out, struct mc_err *err)
+int mc_map_fd(int fd, int64_t size, const char *name, struct mc_map *out,
+              struct mc_err *err)
 {
     void *p;
 

@@ -38,7 +38,8 @@ static int read_dims(struct mc_cursor *c, struct mc_stored *s, struct mc_err *er
 }
 
 /* Dims, type and offset of a tensor whose data must begin at `next`. */
-static int read_info(struct mc_cursor *c, uint64_t next, struct mc_stored *s, struct mc_err *err)
+static int read_info(struct mc_cursor *c, uint64_t next, struct mc_stored *s,
+                     struct mc_err *err)
 {
     int64_t rows = 1, cols;
     uint64_t offset;
@@ -52,18 +53,23 @@ static int read_info(struct mc_cursor *c, uint64_t next, struct mc_stored *s, st
         return mc_fail(err, MC_EFORMAT, "the file ends in its type or offset");
     fmt = mc_format_of_gguf(type);
     if (fmt < 0)
-        return mc_fail(err, MC_EUNSUP, "ggml type %u is not one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 "
-                       "Q5_1 Q8_0 Q4_K Q5_K Q6_K", type);
+        return mc_fail(err, MC_EUNSUP,
+                       "ggml type %u is not one of F32 F16 BF16 Q4_0 Q4_1 Q5_0 "
+                       "Q5_1 Q8_0 Q4_K Q5_K Q6_K",
+                       type);
     s->dtype = mc_format_dtype(fmt);
     cols = s->n_dim ? s->dim[s->n_dim - 1] : 1;
     for (int32_t i = 0; i < s->n_dim - 1; i++)
         rows *= s->dim[i];
     s->bytes = mc_disk_bytes((uint16_t)fmt, rows, cols);
     if (s->bytes == 0)
-        return mc_fail(err, MC_EFORMAT, "%lld rows of %lld columns are no whole blocks of %s, or "
-                       "too many", (long long)rows, (long long)cols, s->dtype);
+        return mc_fail(err, MC_EFORMAT,
+                       "%lld rows of %lld columns are no whole blocks of %s, or "
+                       "too many",
+                       (long long)rows, (long long)cols, s->dtype);
     if (offset != next)
-        return mc_fail(err, MC_EFORMAT, "its data is at %llu, but the one before ends at %llu",
+        return mc_fail(err, MC_EFORMAT,
+                       "its data is at %llu, but the one before ends at %llu",
                        (unsigned long long)offset, (unsigned long long)next);
     return 0;
 }
@@ -96,9 +102,12 @@ static int read_infos(struct mc_ckpt *c, int32_t map, struct mc_cursor *cur, uin
         uint64_t n_name;
         int rc;
 
-        if (!mc_take_string(cur, &name, &n_name) || !mc_ckpt_name_ok(name, (size_t)n_name))
-            return mc_fail(err, MC_EFORMAT, "the name of tensor %llu is not 1 to 255 printable "
-                           "bytes", (unsigned long long)i);
+        if (!mc_take_string(cur, &name, &n_name) ||
+            !mc_ckpt_name_ok(name, (size_t)n_name))
+            return mc_fail(err, MC_EFORMAT,
+                           "the name of tensor %llu is not 1 to 255 printable "
+                           "bytes",
+                           (unsigned long long)i);
         memcpy(own, name, (size_t)n_name);
         own[n_name] = 0;
         rc = read_info(cur, next, &s, err);
@@ -108,10 +117,12 @@ static int read_infos(struct mc_ckpt *c, int32_t map, struct mc_cursor *cur, uin
         }
         s.data = (const void *)(uintptr_t)next;
         if (__builtin_add_overflow(next, s.bytes, &next) || next > cur->n)
-            return mc_fail(err, MC_EFORMAT, "tensor '%.100s' passes the end of the file", own);
+            return mc_fail(err, MC_EFORMAT, "tensor '%.100s' passes the end of the file",
+                           own);
         next = (next + align - 1) / align * align;
         rc = mc_ckpt_add(c, &s, own, (size_t)n_name,
-                         mc_gguf_hf_name(own, deepseek, hf, sizeof hf) ? hf : NULL, map, err);
+                         mc_gguf_hf_name(own, deepseek, hf, sizeof hf) ? hf : NULL, map,
+                         err);
         if (rc < 0)
             return rc;
     }
@@ -136,7 +147,8 @@ static int place(struct mc_ckpt *c, const struct mc_cursor *cur, uint64_t align,
     return 0;
 }
 
-static int read_head(struct mc_cursor *c, uint64_t *n_tensor, uint64_t *n_key, struct mc_err *err)
+static int read_head(struct mc_cursor *c, uint64_t *n_tensor, uint64_t *n_key,
+                     struct mc_err *err)
 {
     uint32_t version;
     char magic[4];
@@ -156,10 +168,12 @@ static int read_head(struct mc_cursor *c, uint64_t *n_tensor, uint64_t *n_key, s
 static int read_alignment(const struct mc_gguf *g, uint64_t *align, struct mc_err *err)
 {
     *align = ALIGN_DEFAULT;
-    if (mc_gguf_has(g, "general.alignment") && !mc_gguf_u64(g, "general.alignment", align))
+    if (mc_gguf_has(g, "general.alignment") &&
+        !mc_gguf_u64(g, "general.alignment", align))
         return mc_fail(err, MC_EFORMAT, "general.alignment is not a number");
     if (*align < ALIGN_MIN || *align > ALIGN_MAX || (*align & (*align - 1)) != 0)
-        return mc_fail(err, MC_EFORMAT, "general.alignment %llu is no power of two in %d..%d",
+        return mc_fail(err, MC_EFORMAT,
+                       "general.alignment %llu is no power of two in %d..%d",
                        (unsigned long long)*align, ALIGN_MIN, ALIGN_MAX);
     return 0;
 }
@@ -178,7 +192,8 @@ int mc_gguf_read(struct mc_ckpt *c, int32_t map, struct mc_err *err)
     if (rc < 0)
         return rc;
     if (mc_gguf_u64(c->gguf, "split.count", &parts) && parts > 1)
-        return mc_fail(err, MC_EUNSUP, "one of %llu parts (split.count): merge them first",
+        return mc_fail(err, MC_EUNSUP,
+                       "one of %llu parts (split.count): merge them first",
                        (unsigned long long)parts);
     rc = read_infos(c, map, &cur, n_tensor, align, err);
     return rc < 0 ? rc : place(c, &cur, align, err);

@@ -11,7 +11,19 @@
 #include "core/weights/gguf_int.h"
 
 enum type {
-    T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STR, T_ARR, T_U64, T_I64, T_F64,
+    T_U8,
+    T_I8,
+    T_U16,
+    T_I16,
+    T_U32,
+    T_I32,
+    T_F32,
+    T_BOOL,
+    T_STR,
+    T_ARR,
+    T_U64,
+    T_I64,
+    T_F64,
     N_TYPE,
 };
 
@@ -37,7 +49,7 @@ struct mc_gguf {
     size_t n;
 };
 
-/* ---- metadata ------------------------------------------------------------------------ */
+/* ---- metadata ---------------------------------------------------------------------- */
 
 static int fail_key(struct mc_err *err, const struct key *k, const char *what)
 {
@@ -65,8 +77,8 @@ static int read_array(struct mc_cursor *c, struct key *k, struct mc_err *err)
     if (!mc_take(c, &k->elem, 4) || !mc_take(c, &k->n, 8))
         return fail_key(err, k, "the file ends in it");
     if (k->elem >= N_TYPE || k->elem == T_ARR)
-        return mc_fail(err, MC_EUNSUP, "metadata '%.*s': an array of type %u", (int)k->n_name,
-                       k->name, k->elem);
+        return mc_fail(err, MC_EUNSUP, "metadata '%.*s': an array of type %u",
+                       (int)k->n_name, k->name, k->elem);
     if (k->n > (c->n - c->at) / width[k->elem])
         return mc_fail(err, MC_EFORMAT,
                        "metadata '%.*s': %llu elements in %zu bytes that are left",
@@ -83,8 +95,10 @@ static int read_key(struct mc_cursor *c, struct key *k, struct mc_err *err)
     uint64_t n;
 
     if (!mc_take_string(c, &k->name, &n) || !mc_ckpt_name_ok(k->name, (size_t)n))
-        return mc_fail(err, MC_EFORMAT, "a metadata key at byte %zu is not 1 to 255 printable "
-                       "bytes", c->at);
+        return mc_fail(err, MC_EFORMAT,
+                       "a metadata key at byte %zu is not 1 to 255 printable "
+                       "bytes",
+                       c->at);
     k->n_name = (size_t)n;
     if (!mc_take(c, &k->type, 4))
         return fail_key(err, k, "the file ends in it");
@@ -145,7 +159,7 @@ void mc_gguf_free(struct mc_gguf *g)
     free(g);
 }
 
-/* ---- lookup -------------------------------------------------------------------------- */
+/* ---- lookup ------------------------------------------------------------------------ */
 
 static const struct key *find(const struct mc_gguf *g, const char *name)
 {

@@ -67,8 +67,8 @@ done:
 }
 
 /* An optional JSON object in a file; *out stays NULL when there is no such file. */
-static int read_json(const struct mc_ckpt *c, const char *name, size_t max_bytes, int depth,
-                     json_t **out, struct mc_err *err)
+static int read_json(const struct mc_ckpt *c, const char *name, size_t max_bytes,
+                     int depth, json_t **out, struct mc_err *err)
 {
     char *text;
     size_t n;
@@ -117,7 +117,8 @@ static int check_shard_name(const char *tensor, const json_t *value, struct mc_e
     size_t n = s ? strlen(s) : 0;
 
     if (!mc_ckpt_name_ok(tensor, strlen(tensor)))
-        return mc_fail(err, MC_EFORMAT, "weight_map: a name is not 1 to 255 printable bytes");
+        return mc_fail(err, MC_EFORMAT,
+                       "weight_map: a name is not 1 to 255 printable bytes");
     if (n < 13 || !mc_name_plain(s) || strcmp(s + n - 12, ".safetensors") != 0)
         return mc_fail(err, MC_EFORMAT, "weight_map of '%.80s' is not a plain file name "
                        "ending in .safetensors: '%s'", tensor, s ? s : "(not a string)");
@@ -165,12 +166,14 @@ static int check_index(const struct mc_ckpt *c, json_t *weight_map, struct mc_er
         const struct mc_tensor_ref *t = mc_ckpt_ref(c, name);
 
         if (!t || strcmp(c->map[t->map].name, json_string_value(value)) != 0)
-            return mc_fail(err, MC_EFORMAT, "tensor '%.100s' is not where the index has it, in %s",
-                           name, json_string_value(value));
+            return mc_fail(err, MC_EFORMAT,
+                           "tensor '%.100s' is not where the index has it, in %s", name,
+                           json_string_value(value));
     }
     for (int32_t i = 0; i < c->n; i++)
         if (!json_object_get(weight_map, c->tensor[i].hf))
-            return mc_fail(err, MC_EFORMAT, "tensor '%.100s' is not in the index, but in %s",
+            return mc_fail(err, MC_EFORMAT,
+                           "tensor '%.100s' is not in the index, but in %s",
                            c->tensor[i].hf, c->map[c->tensor[i].map].name);
     return 0;
 }

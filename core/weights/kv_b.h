@@ -14,6 +14,7 @@ struct mc_kv_b {
 /* Checks that the parts agree and fills d as kv_b [h*(nope+v), c], a head's keys before its
  * values. own: *own gets a malloced copy in f32, which d points into; NULL: d has no
  * pointers, and the format of the values. */
-int mc_kv_b_read(const struct mc_kv_b *b, struct mc_disk *d, void **own, struct mc_err *err);
+int mc_kv_b_read(const struct mc_kv_b *b, struct mc_disk *d, void **own,
+                 struct mc_err *err);
 
 #endif

@@ -42,9 +42,10 @@ static int find(struct mc_named *w, const char *name, struct mc_err *err)
     if (t && t->n_dim == 1) {
         int fmt = mc_format_of_dtype(t->dtype);
 
-        if (t->dim[0] > INT32_MAX || (fmt != MC_D_F32 && fmt != MC_D_F16 && fmt != MC_D_BF16))
-            return mc_fail_param(err, MC_EUNSUP, "name", "%.100s: a vector of %lld %s", name,
-                                 (long long)t->dim[0], t->dtype);
+        if (t->dim[0] > INT32_MAX ||
+            (fmt != MC_D_F32 && fmt != MC_D_F16 && fmt != MC_D_BF16))
+            return mc_fail_param(err, MC_EUNSUP, "name", "%.100s: a vector of %lld %s",
+                                 name, (long long)t->dim[0], t->dtype);
         w->d = (struct mc_disk){.fmt = (uint16_t)fmt, .n = 1, .k = (int32_t)t->dim[0],
                                 .q = t->data};
         w->n_dim = 1;

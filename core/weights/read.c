@@ -57,7 +57,8 @@ int mc_ckpt_read(const struct mc_ckpt *c, const void *p, size_t n, void *out,
 void mc_ckpt_forget(const struct mc_ckpt *c, const void *p, size_t n)
 {
     const struct mc_map *m = map_of(c, p, n);
-    double all = 0, have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double all = 0,
+           have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 
     for (int32_t i = 0; i < c->n_map; i++)
         all += (double)c->map[i].n;

@@ -58,8 +58,8 @@ static int read_shape(const char *name, const json_t *shape, unsigned bits,
     if (!json_is_array(shape))
         return fail_entry(err, name, "shape is not an array");
     if (json_array_size(shape) > MC_CKPT_DIMS)
-        return mc_fail(err, MC_EFORMAT, "tensor '%.120s': %zu dimensions, at most %d", name,
-                       json_array_size(shape), MC_CKPT_DIMS);
+        return mc_fail(err, MC_EFORMAT, "tensor '%.120s': %zu dimensions, at most %d",
+                       name, json_array_size(shape), MC_CKPT_DIMS);
     s->n_dim = (int32_t)json_array_size(shape);
     for (int32_t i = 0; i < s->n_dim; i++) {
         const json_t *d = json_array_get(shape, (size_t)i);
@@ -76,8 +76,9 @@ static int read_shape(const char *name, const json_t *shape, unsigned bits,
     return 0;
 }
 
-static int read_offsets(const char *name, const json_t *offsets, const struct mc_stored *s,
-                        uint64_t n_data, struct span *out, struct mc_err *err)
+static int read_offsets(const char *name, const json_t *offsets,
+                        const struct mc_stored *s, uint64_t n_data, struct span *out,
+                        struct mc_err *err)
 {
     const json_t *b = json_array_get(offsets, 0), *e = json_array_get(offsets, 1);
     json_int_t begin, end;
@@ -100,9 +101,9 @@ static int read_offsets(const char *name, const json_t *offsets, const struct mc
     return 0;
 }
 
-static int read_tensor(struct mc_ckpt *c, int32_t map, const char *name, const json_t *entry,
-                       const uint8_t *data, uint64_t n_data, struct span *span,
-                       struct mc_err *err)
+static int read_tensor(struct mc_ckpt *c, int32_t map, const char *name,
+                       const json_t *entry, const uint8_t *data, uint64_t n_data,
+                       struct span *span, struct mc_err *err)
 {
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     struct mc_stored s = {0};
@@ -110,7 +111,8 @@ static int read_tensor(struct mc_ckpt *c, int32_t map, const char *name, const j
     int rc;
 
     if (!mc_ckpt_name_ok(name, strlen(name)))
-        return mc_fail(err, MC_EFORMAT, "a tensor's name is not 1 to 255 printable bytes");
+        return mc_fail(err, MC_EFORMAT,
+                       "a tensor's name is not 1 to 255 printable bytes");
     if (!json_is_object(entry))
         return fail_entry(err, name, "its entry is not an object");
     bits = dtype_bits(dtype, &s.dtype);
@@ -119,7 +121,8 @@ static int read_tensor(struct mc_ckpt *c, int32_t map, const char *name, const j
                        dtype ? dtype : "(not a string)");
     rc = read_shape(name, json_object_get(entry, "shape"), bits, &s, err);
     if (rc == 0)
-        rc = read_offsets(name, json_object_get(entry, "data_offsets"), &s, n_data, span, err);
+        rc = read_offsets(name, json_object_get(entry, "data_offsets"), &s, n_data, span,
+                          err);
     if (rc < 0)
         return rc;
     s.data = data + span->begin;
@@ -137,8 +140,8 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Rule 5. */
-static int check_tiling(const struct mc_ckpt *c, struct span *span, size_t n, uint64_t n_data,
-                        struct mc_err *err)
+static int check_tiling(const struct mc_ckpt *c, struct span *span, size_t n,
+                        uint64_t n_data, struct mc_err *err)
 {
     uint64_t at = 0;
 
@@ -153,7 +156,8 @@ static int check_tiling(const struct mc_ckpt *c, struct span *span, size_t n, ui
         at = span[i].end;
     }
     if (at != n_data)
-        return mc_fail(err, MC_EFORMAT, "the tensors end at %llu, but the data at %llu%s%.100s",
+        return mc_fail(err, MC_EFORMAT,
+                       "the tensors end at %llu, but the data at %llu%s%.100s",
                        (unsigned long long)at, (unsigned long long)n_data,
                        n > 0 ? "; the last is " : "",
                        n > 0 ? c->tensor[span[n - 1].i].s.name : "");
@@ -168,9 +172,8 @@ static int check_metadata(const json_t *header, struct mc_err *err)
 
     if (meta && !json_is_object(meta))
         return mc_fail(err, MC_EFORMAT, "__metadata__ is not an object");
-    json_object_foreach (meta, key, value)
-        if (!json_is_string(value))
-            return mc_fail(err, MC_EFORMAT, "__metadata__ has a value that is no string: %s", key);
+    json_object_foreach(meta, key, value) if (!json_is_string(value)) return mc_fail(
+        err, MC_EFORMAT, "__metadata__ has a value that is no string: %s", key);
     return 0;
 }
 
@@ -210,13 +213,15 @@ int mc_safetensors_read(struct mc_ckpt *c, int32_t map, struct mc_err *err)
     n_data = m->n - 8 - n_header;
     span = calloc(json_object_size(header) + 1, sizeof *span);
     if (!span) {
-        rc = mc_fail(err, MC_ENOMEM, "no memory for %zu tensors", json_object_size(header));
+        rc = mc_fail(err, MC_ENOMEM, "no memory for %zu tensors",
+                     json_object_size(header));
         goto fail;
     }
     json_object_foreach (header, name, entry) {
         if (strcmp(name, "__metadata__") == 0)
             continue;
-        rc = read_tensor(c, map, name, entry, m->p + 8 + n_header, n_data, &span[n++], err);
+        rc = read_tensor(c, map, name, entry, m->p + 8 + n_header, n_data, &span[n++],
+                         err);
         if (rc < 0)
             goto fail;
     }

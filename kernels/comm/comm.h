@@ -9,8 +9,8 @@
 /* Posts p and returns when every rank has: *all is what each posted, at its rank, valid
  * until this rank meets again. op and key have to be equal on all ranks. 0, or MC_K_ERANK
  * when the ranks have parted. */
-int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key, const void *p,
-                 const void *const **all);
+int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key,
+                 const void *p, const void *const **all);
 
 /* For ranks that meet on a device: what a rank's backend shows to the others' (borrowed), and
  * a word that is set when the ranks part, which kernels look at while they spin. NULL, NULL:

@@ -70,7 +70,7 @@ struct mc_comm {
     struct seat seat[MC_MAX_RANKS];
 };
 
-/* ---- parting ------------------------------------------------------------------------- */
+/* ---- parting ----------------------------------------------------------------------- */
 
 static void tell_seats(struct mc_comm *c)
 {
@@ -154,7 +154,7 @@ static uint32_t slice_of(const struct mc_comm *c, unsigned e, int64_t *used)
     return *used > before ? SLICE_MS : SLICE_MS * BUSY_FACTOR;
 }
 
-/* ---- meeting ------------------------------------------------------------------------- */
+/* ---- meeting ----------------------------------------------------------------------- */
 
 /* Waits until all came to epoch e. */
 static int wait_open(struct mc_comm *c, unsigned e)
@@ -212,14 +212,15 @@ static int compare(struct mc_comm *c, unsigned e)
                           "page tables or slots", r);
         else
             mc_comm_break(c, "ranks 0 and %d met in operation %d with %llu and %llu rows",
-                          r, a->op, (unsigned long long)a->key, (unsigned long long)b->key);
+                          r, a->op, (unsigned long long)a->key,
+                          (unsigned long long)b->key);
         return MC_K_ERANK;
     }
     return 0;
 }
 
-int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key, const void *p,
-                 const void *const **all)
+int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key,
+                 const void *p, const void *const **all)
 {
     struct mc_comm *c = peer->comm;
     struct place *me = &c->place[peer->rank];
@@ -230,8 +231,8 @@ int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key, con
     if (atomic_load(&c->broken))
         return MC_K_ERANK;
     if (p && p == me->post[(e - 1) % 2].p) {
-        mc_comm_break(c, "rank %d brings the same memory twice to operation %d", peer->rank,
-                      op);
+        mc_comm_break(c, "rank %d brings the same memory twice to operation %d",
+                      peer->rank, op);
         return MC_K_ERANK;
     }
     if (e == 1)
@@ -248,7 +249,7 @@ int mc_comm_meet(const struct mc_peer *peer, enum mc_op_id op, uint64_t key, con
     return rc;
 }
 
-/* ---- opening ------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 static bool crowded(int32_t n)
 {

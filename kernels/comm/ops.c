@@ -8,7 +8,7 @@
 #include "kernels/comm/comm.h"
 #include "kernels/host/host.h"
 
-/* ---- all_gather ---------------------------------------------------------------------- */
+/* ---- all_gather -------------------------------------------------------------------- */
 
 struct gather {
     const struct mc_all_gather_p *p;
@@ -27,7 +27,8 @@ static void side_by_side(void *ctx, int64_t i0, int64_t i1, int lane)
     for (i = i0; i < i1; i++)
         for (r = 0; r < p->n_shard; r++)
             memcpy((char *)p->out + (i * p->n_shard + r) * p->row_bytes,
-                   (const char *)g->all[group + r] + i * p->row_bytes, (size_t)p->row_bytes);
+                   (const char *)g->all[group + r] + i * p->row_bytes,
+                   (size_t)p->row_bytes);
 }
 
 static int all_gather(struct mc_par *par, const struct mc_all_gather_p *p)
@@ -58,7 +59,7 @@ static int all_gather_need(const struct mc_all_gather_p *p, struct mc_need *need
 
 MC_HOST_OP(mc_host_all_gather, all_gather, all_gather_need, all_gather);
 
-/* ---- all_to_all ---------------------------------------------------------------------- */
+/* ---- all_to_all -------------------------------------------------------------------- */
 
 struct exchange {
     const struct mc_all_to_all_p *p;
@@ -105,7 +106,7 @@ static int all_to_all_need(const struct mc_all_to_all_p *p, struct mc_need *need
 
 MC_HOST_OP(mc_host_all_to_all, all_to_all, all_to_all_need, all_to_all);
 
-/* ---- agree --------------------------------------------------------------------------- */
+/* ---- agree ------------------------------------------------------------------------- */
 
 /* FNV-1a over words. */
 static uint64_t add(uint64_t h, const void *p, int64_t n)
@@ -158,6 +159,7 @@ static int agree(struct mc_par *par, const struct mc_agree_p *p)
     return p->peer.n > 1 ? mc_comm_meet(&p->peer, MC_OP_agree, key, NULL, &all) : 0;
 }
 
-_Static_assert(sizeof(struct mc_slot) % sizeof(uint32_t) == 0, "slots are hashed by words");
+_Static_assert(sizeof(struct mc_slot) % sizeof(uint32_t) == 0,
+               "slots are hashed by words");
 MC_HOST_NEEDS_NOTHING(agree)
 MC_HOST_OP(mc_host_agree, agree, agree_need, agree);

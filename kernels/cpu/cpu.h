@@ -80,8 +80,8 @@ extern const struct mc_cpu_form {
 /* 32 codes of a row from column k on. */
 void mc_cpu_codes(const struct mc_disk *d, int32_t row, int32_t k, int8_t *out);
 /* A row's scales of the group that begins at column k, to lane j of a record. */
-void mc_cpu_scales(const struct mc_disk *d, uint16_t scales, int32_t row, int32_t k, int j,
-                   uint8_t *rec);
+void mc_cpu_scales(const struct mc_disk *d, uint16_t scales, int32_t row, int32_t k,
+                   int j, uint8_t *rec);
 
 uint16_t mc_cpu_run_of(uint16_t disk_fmt);
 

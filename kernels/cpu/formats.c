@@ -24,7 +24,7 @@ const struct mc_cpu_form mc_cpu_forms[MC_N_DISK] = {
     [MC_D_Q6_K] = {MC_W_I8, S_K16, 16, 256, 256, 210},
 };
 
-/* ---- codes: 32 columns of a row as stored integers ------------------------------------ */
+/* ---- codes: 32 columns of a row as stored integers --------------------------------- */
 
 static void nibbles(const uint8_t *q, int8_t *out) /* 16 low ones, then 16 high ones */
 {
@@ -49,7 +49,8 @@ static void q5_codes(const uint8_t *high, const uint8_t *q, int minus, int8_t *o
 
 static void q6_codes(const uint8_t *block, int sub, int8_t *out) /* sub: 0..7, each 32 */
 {
-    const uint8_t *ql = block + sub / 4 * 64 + sub % 2 * 32, *qh = block + 128 + sub / 4 * 32;
+    const uint8_t *ql = block + sub / 4 * 64 + sub % 2 * 32,
+                  *qh = block + 128 + sub / 4 * 32;
     int shift = sub % 4 * 2, half = sub % 4 / 2 * 4, i;
 
     for (i = 0; i < 32; i++)
@@ -109,7 +110,7 @@ void mc_cpu_codes(const struct mc_disk *d, int32_t row, int32_t k, int8_t *out)
     }
 }
 
-/* ---- scales of one row, written to lane j of a record --------------------------------- */
+/* ---- scales of one row, written to lane j of a record ------------------------------ */
 
 static float scale_at(const struct mc_disk *d, int64_t i)
 {
@@ -170,7 +171,8 @@ static void array_scales(const struct mc_disk *d, uint16_t scales, int32_t row, 
     memcpy(rec + 4 * j, &s, 4);
     if (scales != S_F32_MIN)
         return;
-    memcpy(&zeros, (const uint32_t *)d->zero + (row / 8) * ((d->k + bk - 1) / bk) + k / bk, 4);
+    memcpy(&zeros,
+           (const uint32_t *)d->zero + (row / 8) * ((d->k + bk - 1) / bk) + k / bk, 4);
     min = -(float)(zeros >> 4 * (row % 8) & 15) * s;
     memcpy(rec + 4 * (PANEL + j), &min, 4);
 }

@@ -89,7 +89,8 @@ VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
     __m256 z = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
                              _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
 
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(z), _mm256_extractf128_ps(z, 1)));
+    _mm_storeu_ps(out,
+                  _mm_add_ps(_mm256_castps256_ps128(z), _mm256_extractf128_ps(z, 1)));
 }
 
 VEC void vf_transpose(vf *x)
@@ -184,7 +185,10 @@ VEC vi vi_load(const void *p) { return _mm256_loadu_si256(p); }
 VEC void vi_store(void *p, vi x) { _mm256_storeu_si256(p, x); }
 VEC vi vi_zero(void) { return _mm256_setzero_si256(); }
 VEC vi vi_set_pair(const int16_t *p) { return _mm256_set1_epi32(*(const int32_t *)p); }
-VEC vi vi_madd(vi acc, vi w, vi a) { return _mm256_add_epi32(acc, _mm256_madd_epi16(w, a)); }
+VEC vi vi_madd(vi acc, vi w, vi a)
+{
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(w, a));
+}
 VEC vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 VEC vf vi_float(vi x) { return _mm256_cvtepi32_ps(x); }
 VEC vi vi_nibbles(vi x, int i)

@@ -72,7 +72,8 @@ VEC void vf_sum4(vf a, vf b, vf c, vf d, float *out)
                              _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
     __m256 h = _mm256_add_ps(_mm512_castps512_ps256(z), _mm512_extractf32x8_ps(z, 1));
 
-    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
+    _mm_storeu_ps(out,
+                  _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)));
 }
 
 VEC void vf_transpose(vf *x)

@@ -149,7 +149,8 @@ static inline int mc_cu_refuse(const char **why, const char *text)
 }
 
 /* Why a prefill row's own bf16 pages (--prefill-kv bf16) are refused. */
-#define MC_CU_NO_FRESH "cuda: prompts attend to what the pages keep (no --prefill-kv bf16)"
+#define MC_CU_NO_FRESH \
+    "cuda: prompts attend to what the pages keep (no --prefill-kv bf16)"
 
 /* NULL, or why an activation can't be read or written by kernels. */
 const char *mc_cu_act_refuse(const struct mc_act *a);

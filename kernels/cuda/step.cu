@@ -238,7 +238,8 @@ MC_KERNEL(k_commit, struct mc_commit_p)
             count_add(&p.counts[static_cast<int64_t>(out.slot) * p.vocab + out.tok], 1);
     }
     for (int32_t i = static_cast<int32_t>(threadIdx.x); /* to the host, in words */
-         p.ring && i < n * static_cast<int32_t>(sizeof(struct mc_out) / 4); i += MC_T_k_commit)
+         p.ring && i < n * static_cast<int32_t>(sizeof(struct mc_out) / 4);
+         i += MC_T_k_commit)
         reinterpret_cast<uint32_t *>(p.ring)[i] = reinterpret_cast<const uint32_t *>(
             p.out)[i];
 }

@@ -47,7 +47,8 @@ static void host_release(struct mc_backend *b, void *p, size_t bytes)
 /* Whole pages of the system's that lie in it; the rest stays. */
 static void discard(struct mc_backend *b, void *p, size_t bytes)
 {
-    uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p, to = from + bytes;
+    uintptr_t unit = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p,
+              to = from + bytes;
 
     (void)b;
     from = (from + unit - 1) / unit * unit;

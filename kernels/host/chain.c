@@ -129,7 +129,7 @@ static int chain_need(const struct mc_chain_p *p, struct mc_need *need, const ch
 
 MC_HOST_OP(mc_host_chain, chain, chain_need, chain);
 
-/* ---- nll ----------------------------------------------------------------------------- */
+/* ---- nll --------------------------------------------------------------------------- */
 
 static void nll_rows(void *ctx, int64_t r0, int64_t r1, int lane)
 {

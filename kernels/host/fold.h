@@ -12,7 +12,8 @@
 #include <string.h>
 
 /* (ml, o) becomes itself followed by the part (ml1, o1); a part of sum 0 is empty. */
-static inline void mc_fold(float *ml, float *o, const float *ml1, const float *o1, int32_t d)
+static inline void mc_fold(float *ml, float *o, const float *ml1, const float *o1,
+                           int32_t d)
 {
     float m, a, b;
     int32_t i;

@@ -12,7 +12,7 @@
 
 #include "kernels/kernels.h"
 
-/* ---- threads of a stream ------------------------------------------------------------- */
+/* ---- threads of a stream ----------------------------------------------------------- */
 
 struct mc_par;
 
@@ -24,7 +24,7 @@ typedef void (*mc_par_fn)(void *ctx, int64_t i0, int64_t i1, int lane);
 void mc_par_for(struct mc_par *par, int64_t n, int64_t grain, mc_par_fn fn, void *ctx);
 int mc_par_threads(const struct mc_par *par);
 
-/* ---- streams ------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------- */
 
 enum {
     MC_REC_BYTES = 640, /* the largest params struct */
@@ -51,7 +51,7 @@ int mc_graph_end(struct mc_stream *s, struct mc_graph **out);
 int mc_graph_run(struct mc_stream *s, const struct mc_graph *g);
 void mc_graph_free(struct mc_graph *g);
 
-/* ---- backends ------------------------------------------------------------------------ */
+/* ---- backends ---------------------------------------------------------------------- */
 
 struct mc_host {
     struct mc_backend b; /* first: a backend is cast to its host */
@@ -109,7 +109,7 @@ static inline int mc_refuse(const char **why, const char *text)
 /* The operations that ref and cpu share. */
 extern const struct mc_op mc_host_page_init, mc_host_page_copy, mc_host_page_check,
     mc_host_table_apply, mc_host_chain, mc_host_sample, mc_host_verify, mc_host_commit,
-    mc_host_gather_rows, mc_host_nll, mc_host_all_gather, mc_host_all_to_all, mc_host_agree,
-    mc_host_shard_merge, mc_host_dsa_merge, mc_host_tap;
+    mc_host_gather_rows, mc_host_nll, mc_host_all_gather, mc_host_all_to_all,
+    mc_host_agree, mc_host_shard_merge, mc_host_dsa_merge, mc_host_tap;
 
 #endif

@@ -111,7 +111,8 @@ static void wake_helpers(struct mc_par *par, int n)
 static void take_chunks(struct mc_par *par, int lane)
 {
     for (;;) {
-        int64_t i0 = atomic_fetch_add_explicit(&par->next, par->grain, memory_order_relaxed);
+        int64_t i0 = atomic_fetch_add_explicit(&par->next, par->grain,
+                                               memory_order_relaxed);
         int64_t i1 = i0 + par->grain;
 
         if (i0 >= par->n_items)

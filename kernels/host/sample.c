@@ -28,7 +28,7 @@ static float weight(const struct row *w, int32_t id)
     return mc_vocab_exp(w->x[id] - w->max);
 }
 
-/* ---- draws --------------------------------------------------------------------------- */
+/* ---- draws ------------------------------------------------------------------------- */
 
 static const struct mc_vset ALL = {.low = -INFINITY, .last = -1};
 
@@ -77,7 +77,7 @@ static int32_t draw_list(const struct row *w, uint64_t *keys, int32_t n)
     return mc_key_id(keys[i]);
 }
 
-/* ---- what may be drawn --------------------------------------------------------------- */
+/* ---- what may be drawn ------------------------------------------------------------- */
 
 /* How many of the list's first it takes to reach mass; n + 1 when all are too few. */
 static int32_t nucleus(const struct row *w, const uint64_t *keys, int32_t n, double mass)
@@ -171,9 +171,10 @@ static int32_t draw(const struct row *w, const struct mc_samp *s)
     return draw_set(w, ALL);
 }
 
-/* ---- what the host sees -------------------------------------------------------------- */
+/* ---- what the host sees ------------------------------------------------------------ */
 
-static void list_top(const struct row *w, const float *raw, float raw_lse, struct mc_out *out)
+static void list_top(const struct row *w, const float *raw, float raw_lse,
+                     struct mc_out *out)
 {
     uint64_t keys[MC_TOP];
     int32_t i;
@@ -256,11 +257,13 @@ static int sample(struct mc_par *par, const struct mc_sample_p *p)
     return 0;
 }
 
-static int sample_need(const struct mc_sample_p *p, struct mc_need *need, const char **why)
+static int sample_need(const struct mc_sample_p *p, struct mc_need *need,
+                       const char **why)
 {
     if (p->vocab < 1 || p->n_real < 1 || p->n_real > p->vocab || p->pitch < p->vocab)
         return mc_refuse(why, "sample: n_real <= vocab <= pitch does not hold");
-    need->scratch = (size_t)p->rows.cap_out * (size_t)mc_vblocks(p->n_real) * sizeof(float);
+    need->scratch = (size_t)p->rows.cap_out * (size_t)mc_vblocks(p->n_real) *
+                    sizeof(float);
     return 0;
 }
 

@@ -18,7 +18,7 @@ static void count_add(uint16_t *c, int by)
     *c = (uint16_t)((*c & MC_COUNT_SEEN) | n);
 }
 
-/* ---- table_apply --------------------------------------------------------------------- */
+/* ---- table_apply ------------------------------------------------------------------- */
 
 static bool delta_ok(const struct mc_table_apply_p *p, const struct mc_delta *d)
 {
@@ -96,7 +96,7 @@ static int table_apply(struct mc_par *par, const struct mc_table_apply_p *p)
 MC_HOST_NEEDS_NOTHING(table_apply)
 MC_HOST_OP(mc_host_table_apply, table_apply, table_apply_need, table_apply);
 
-/* ---- gather_rows --------------------------------------------------------------------- */
+/* ---- gather_rows ------------------------------------------------------------------- */
 
 static int gather_rows(struct mc_par *par, const struct mc_gather_rows_p *p)
 {
@@ -114,7 +114,7 @@ static int gather_rows(struct mc_par *par, const struct mc_gather_rows_p *p)
 MC_HOST_NEEDS_NOTHING(gather_rows)
 MC_HOST_OP(mc_host_gather_rows, gather_rows, gather_rows_need, gather_rows);
 
-/* ---- commit -------------------------------------------------------------------------- */
+/* ---- commit ------------------------------------------------------------------------ */
 
 static int commit(struct mc_par *par, const struct mc_commit_p *p)
 {

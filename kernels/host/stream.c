@@ -83,7 +83,8 @@ static void fail(struct mc_stream *s, int rc)
 {
     atomic_store(&s->error, rc);
     if (s->peer.n > 1)
-        mc_comm_break(s->peer.comm, "rank %d failed: an operation gave %d", s->peer.rank, rc);
+        mc_comm_break(s->peer.comm, "rank %d failed: an operation gave %d", s->peer.rank,
+                      rc);
 }
 
 static void *leader_main(void *vs)

@@ -31,7 +31,8 @@ static int verify(struct mc_par *par, const struct mc_verify_p *p)
     return 0;
 }
 
-static int verify_need(const struct mc_verify_p *p, struct mc_need *need, const char **why)
+static int verify_need(const struct mc_verify_p *p, struct mc_need *need,
+                       const char **why)
 {
     (void)need;
     return p->out && p->accepted && p->next

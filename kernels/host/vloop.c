@@ -119,7 +119,8 @@ double mc_vocab_sum(const float *x, int32_t n, float max, float *block)
     return PICK(sum_all)(x, n, max, block);
 }
 
-double mc_vocab_sum_set(const float *x, int32_t n, float max, struct mc_vset set, float *block)
+double mc_vocab_sum_set(const float *x, int32_t n, float max, struct mc_vset set,
+                        float *block)
 {
     return PICK(sum_set)(x, n, max, set, block);
 }

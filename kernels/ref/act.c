@@ -56,7 +56,8 @@ static void put_int(const struct mc_act *a, int64_t at, const float *x, float to
     ((float *)a->bf)[at / 32] = a->s[at / 32] * (float)sum;
 }
 
-static void put_e4m3(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, const float *x)
+static void put_e4m3(const struct mc_act *a, int32_t t, int32_t c0, int32_t n,
+                     const float *x)
 {
     float m = mc_ref_amax(x, n), s = m / 448;
     uint8_t *q = (uint8_t *)a->x + (int64_t)t * a->k + c0;
@@ -67,7 +68,8 @@ static void put_e4m3(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, c
     a->s[(int64_t)t * ((a->k + 127) / 128) + c0 / 128] = s;
 }
 
-void mc_ref_act_put(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, const float *x)
+void mc_ref_act_put(const struct mc_act *a, int32_t t, int32_t c0, int32_t n,
+                    const float *x)
 {
     int64_t at = (int64_t)t * a->k + c0;
     int32_t i;
@@ -113,7 +115,8 @@ void mc_ref_act_get(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, fl
             x[i] = (float)((const int16_t *)a->x)[at + i] * a->s[(at + i) / 32];
             break;
         case MC_A_E4M3:
-            x[i] = mc_f32_of_e4m3(((const uint8_t *)a->x)[at + i]) * a->s[s + (c0 + i) / 128];
+            x[i] = mc_f32_of_e4m3(((const uint8_t *)a->x)[at + i]) *
+                   a->s[s + (c0 + i) / 128];
             break;
         }
     }

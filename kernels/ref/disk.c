@@ -55,7 +55,7 @@ static float num_at(const void *base, uint16_t dt, int64_t i)
     return 0;
 }
 
-/* ---- Hugging Face formats ------------------------------------------------------------ */
+/* ---- Hugging Face formats ---------------------------------------------------------- */
 
 static void row_plain(const struct mc_disk *d, uint16_t dt, int32_t row, int32_t k0,
                       int32_t k1, float *out)
@@ -64,7 +64,8 @@ static void row_plain(const struct mc_disk *d, uint16_t dt, int32_t row, int32_t
         *out++ = num_at(d->q, dt, (int64_t)row * d->k + k);
 }
 
-static void row_e4m3(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out)
+static void row_e4m3(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1,
+                     float *out)
 {
     int64_t per_row = (d->k + (int64_t)d->block_k - 1) / d->block_k;
     int64_t first = row / d->block_n * per_row;
@@ -74,7 +75,8 @@ static void row_e4m3(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k
                  num_at(d->scale, d->scale_dt, first + k / d->block_k);
 }
 
-static void row_int4(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out)
+static void row_int4(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1,
+                     float *out)
 {
     const uint8_t *q = d->q, *zero = d->zero;
     int64_t groups = d->k / d->group;
@@ -97,7 +99,8 @@ static float e2m1(int code)
     return code & 8 ? -value[code & 7] : value[code & 7];
 }
 
-static void row_nvfp4(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out)
+static void row_nvfp4(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1,
+                      float *out)
 {
     const uint8_t *q = d->q;
     int64_t groups = d->k / d->group;
@@ -110,7 +113,7 @@ static void row_nvfp4(const struct mc_disk *d, int32_t row, int32_t k0, int32_t 
     }
 }
 
-/* ---- ggml blocks --------------------------------------------------------------------- */
+/* ---- ggml blocks ------------------------------------------------------------------- */
 
 static void q4_0(const uint8_t *b, float *y)
 {
@@ -239,7 +242,8 @@ static const struct block {
     [MC_D_Q5_K] = {q5_K, 256, 176}, [MC_D_Q6_K] = {q6_K, 256, 210},
 };
 
-static void row_blocks(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1, float *out)
+static void row_blocks(const struct mc_disk *d, int32_t row, int32_t k0, int32_t k1,
+                       float *out)
 {
     const struct block *f = &blocks[d->fmt];
     const uint8_t *b = (const uint8_t *)d->q +

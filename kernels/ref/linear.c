@@ -18,7 +18,7 @@ static int64_t chunks(int32_t n)
     return ((int64_t)n + COLS - 1) / COLS;
 }
 
-/* ---- pack ---------------------------------------------------------------------------- */
+/* ---- pack -------------------------------------------------------------------------- */
 
 static int pack_need(const struct mc_pack_p *p, struct mc_need *need, const char **why)
 {
@@ -52,7 +52,7 @@ static int pack(struct mc_par *par, const struct mc_pack_p *p)
 
 MC_HOST_OP(mc_ref_pack, pack, pack_need, pack);
 
-/* ---- dot products -------------------------------------------------------------------- */
+/* ---- dot products ------------------------------------------------------------------ */
 
 void mc_ref_dots(const float *x, const struct mc_w *w, int32_t n0, int32_t n, float *out)
 {
@@ -96,9 +96,10 @@ const char *mc_ref_mul_refuse(const struct mc_act *a, const struct mc_w *w)
     return mc_ref_act_refuse(a->layout, a->k);
 }
 
-/* ---- linear -------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------ */
 
-static int linear_need(const struct mc_linear_p *p, struct mc_need *need, const char **why)
+static int linear_need(const struct mc_linear_p *p, struct mc_need *need,
+                       const char **why)
 {
     int32_t i;
 
@@ -116,8 +117,8 @@ static int linear_need(const struct mc_linear_p *p, struct mc_need *need, const 
     return 0;
 }
 
-static void put_y(const struct mc_linear_p *p, int32_t i, int32_t t, int32_t n0, int32_t n,
-                  const float *sum)
+static void put_y(const struct mc_linear_p *p, int32_t i, int32_t t, int32_t n0,
+                  int32_t n, const float *sum)
 {
     int64_t at = (int64_t)t * p->pitch[i] + n0;
     int32_t j;
@@ -174,7 +175,7 @@ static int linear(struct mc_par *par, const struct mc_linear_p *p)
 
 MC_HOST_OP(mc_ref_linear, linear, linear_need, linear);
 
-/* ---- glu ----------------------------------------------------------------------------- */
+/* ---- glu --------------------------------------------------------------------------- */
 
 static int glu_need(const struct mc_glu_p *p, struct mc_need *need, const char **why)
 {
@@ -190,8 +191,8 @@ static int glu_need(const struct mc_glu_p *p, struct mc_need *need, const char *
     return no ? mc_refuse(why, no) : 0;
 }
 
-void mc_ref_glu_cols(const float *x, const struct mc_w *gate, const struct mc_w *up, int32_t n0,
-                     int32_t n, float *out)
+void mc_ref_glu_cols(const float *x, const struct mc_w *gate, const struct mc_w *up,
+                     int32_t n0, int32_t n, float *out)
 {
     float u[COLS];
     int32_t j;

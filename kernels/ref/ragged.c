@@ -27,7 +27,8 @@ static int attn_ragged_need(const struct mc_attn_ragged_p *p, struct mc_need *ne
     (void)need;
     if (!no)
         no = mc_ref_act_refuse(p->act.layout, p->act.k);
-    if (!no && (p->kv.c + p->kv.r > MAX_LATENT || p->nope + p->kv.r > MAX_D || p->v > MAX_D))
+    if (!no &&
+        (p->kv.c + p->kv.r > MAX_LATENT || p->nope + p->kv.r > MAX_D || p->v > MAX_D))
         no = "attn_ragged: nope + r or v above 256, or a latent above 1024 values";
     if (!no && (p->kv_b.layout != MC_W_F32 || p->kv_b.n != p->h * (p->nope + p->v) ||
                 p->kv_b.k != p->kv.c))
@@ -38,8 +39,8 @@ static int attn_ragged_need(const struct mc_attn_ragged_p *p, struct mc_need *ne
 }
 
 /* Keys and values of positions [a, b) for a head. */
-static void expand(const struct mc_attn_ragged_p *p, int32_t slot, int32_t head, int32_t a,
-                   int32_t b, struct expanded *e)
+static void expand(const struct mc_attn_ragged_p *p, int32_t slot, int32_t head,
+                   int32_t a, int32_t b, struct expanded *e)
 {
     int32_t n0 = head * (p->nope + p->v), i;
     float x[MAX_LATENT];
@@ -78,7 +79,8 @@ static void attend(const struct mc_attn_ragged_p *p, int32_t t, int32_t head,
 }
 
 /* Rows [t0, t1) of one chunk, at most ROWS. */
-static void ragged_rows(const struct mc_attn_ragged_p *p, int32_t head, int32_t t0, int32_t t1)
+static void ragged_rows(const struct mc_attn_ragged_p *p, int32_t head, int32_t t0,
+                        int32_t t1)
 {
     const struct mc_rows *r = &p->rows;
     int32_t slot = r->slot[r->row_seq[t0]], last = r->pos[t1 - 1], t, a, b;

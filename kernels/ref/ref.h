@@ -11,7 +11,8 @@
  * them as f32; c0 and n are multiples of mc_ref_act_block(layout), save that the last
  * block of an MC_A_E4M3 row may be short. */
 int32_t mc_ref_act_block(uint16_t layout);
-void mc_ref_act_put(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, const float *x);
+void mc_ref_act_put(const struct mc_act *a, int32_t t, int32_t c0, int32_t n,
+                    const float *x);
 void mc_ref_act_get(const struct mc_act *a, int32_t t, int32_t c0, int32_t n, float *x);
 /* NULL, or why rows of k columns can't have the layout. */
 const char *mc_ref_act_refuse(uint16_t layout, int32_t k);
@@ -24,8 +25,8 @@ enum {
 /* out[i] = x . row n0+i of w for i < n. */
 void mc_ref_dots(const float *x, const struct mc_w *w, int32_t n0, int32_t n, float *out);
 /* The same of silu(gate x) * up x; n <= MC_REF_COLS. */
-void mc_ref_glu_cols(const float *x, const struct mc_w *gate, const struct mc_w *up, int32_t n0,
-                     int32_t n, float *out);
+void mc_ref_glu_cols(const float *x, const struct mc_w *gate, const struct mc_w *up,
+                     int32_t n0, int32_t n, float *out);
 /* Row t as f32: in place when it is, else decoded to buf [a->k]. */
 const float *mc_ref_act_row(const struct mc_act *a, int32_t t, float *buf);
 /* NULL, or why rows of a can't be multiplied by w. */
@@ -46,12 +47,13 @@ static inline int32_t mc_ref_slot(const struct mc_rows *r, int32_t t)
 }
 
 /* The latent and key [c+r] at pos as f32, as stored. */
-void mc_ref_latent(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t pos, float *x);
+void mc_ref_latent(const struct mc_kv *kv, int32_t layer, int32_t slot, int32_t pos,
+                   float *x);
 
-extern const struct mc_op mc_ref_pack, mc_ref_embed, mc_ref_join, mc_ref_linear, mc_ref_glu,
-    mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge, mc_ref_route, mc_ref_moe,
-    mc_ref_mla_prep, mc_ref_mla_q, mc_ref_mla_attn, mc_ref_mla_out,
-    mc_ref_attn_ragged,
-    mc_ref_dsa_prep, mc_ref_dsa_topk, mc_ref_mtp_in, mc_ref_tensor;
+extern const struct mc_op mc_ref_pack, mc_ref_embed, mc_ref_join, mc_ref_linear,
+    mc_ref_glu, mc_ref_quant, mc_ref_gqa_prep, mc_ref_gqa_attn, mc_ref_attn_merge,
+    mc_ref_route, mc_ref_moe, mc_ref_mla_prep, mc_ref_mla_q, mc_ref_mla_attn,
+    mc_ref_mla_out, mc_ref_attn_ragged, mc_ref_dsa_prep, mc_ref_dsa_topk, mc_ref_mtp_in,
+    mc_ref_tensor;
 
 #endif

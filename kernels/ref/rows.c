@@ -35,7 +35,7 @@ void mc_ref_rope(float *x, const struct mc_rope *rope, int32_t pos)
     }
 }
 
-/* ---- embed --------------------------------------------------------------------------- */
+/* ---- embed ------------------------------------------------------------------------- */
 
 static int embed_need(const struct mc_embed_p *p, struct mc_need *need, const char **why)
 {
@@ -70,7 +70,7 @@ static int embed(struct mc_par *par, const struct mc_embed_p *p)
 
 MC_HOST_OP(mc_ref_embed, embed, embed_need, embed);
 
-/* ---- join ---------------------------------------------------------------------------- */
+/* ---- join -------------------------------------------------------------------------- */
 
 static int join_need(const struct mc_join_p *p, struct mc_need *need, const char **why)
 {
@@ -145,9 +145,10 @@ static int join(struct mc_par *par, const struct mc_join_p *p)
 
 MC_HOST_OP(mc_ref_join, join, join_need, join);
 
-/* ---- mtp_in -------------------------------------------------------------------------- */
+/* ---- mtp_in ------------------------------------------------------------------------ */
 
-static int mtp_in_need(const struct mc_mtp_in_p *p, struct mc_need *need, const char **why)
+static int mtp_in_need(const struct mc_mtp_in_p *p, struct mc_need *need,
+                       const char **why)
 {
     const char *no = mc_ref_act_refuse(p->act.layout, p->act.k);
 

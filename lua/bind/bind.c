@@ -135,7 +135,8 @@ bool mc_bind_is(lua_State *L, int idx, const char *type)
     return same;
 }
 
-void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods, lua_CFunction gc)
+void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods,
+                  lua_CFunction gc)
 {
     luaL_newmetatable(L, type);
     mc_bind_table(L, methods);
@@ -149,7 +150,7 @@ void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods, lua_C
     lua_pop(L, 1);
 }
 
-/* ---- owned handles ------------------------------------------------------------------ */
+/* ---- owned handles ----------------------------------------------------------------- */
 
 static void free_owned(struct mc_owned *o)
 {
@@ -163,10 +164,12 @@ void mc_bind_room(lua_State *L)
     if (!mc_own_room(v))
         lua_gc(L, LUA_GCCOLLECT, 0);
     if (!mc_own_room(v))
-        luaL_error(L, "more than %d tasks, sequences and tensors in this VM", MC_OWNED_MAX);
+        luaL_error(L, "more than %d tasks, sequences and tensors in this VM",
+                   MC_OWNED_MAX);
 }
 
-void *mc_bind_own(lua_State *L, const char *type, size_t bytes, void (*end)(struct mc_owned *))
+void *mc_bind_own(lua_State *L, const char *type, size_t bytes,
+                  void (*end)(struct mc_owned *))
 {
     struct mc_tvm *v = mc_tvm_of(L);
     struct mc_owned **at, *o;

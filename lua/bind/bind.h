@@ -35,10 +35,12 @@ void mc_bind_room(lua_State *L);
  * running task's scope ends it by `end`. What it gets next can't raise. Raises when the VM
  * has too many. */
 struct mc_owned;
-void *mc_bind_own(lua_State *L, const char *type, size_t bytes, void (*end)(struct mc_owned *));
+void *mc_bind_own(lua_State *L, const char *type, size_t bytes,
+                  void (*end)(struct mc_owned *));
 /* The __gc of such a type. */
 int mc_bind_disown(lua_State *L);
 /* Makes the metatable of a type: methods by __index, no access from scripts. */
-void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods, lua_CFunction gc);
+void mc_bind_type(lua_State *L, const char *type, const luaL_Reg *methods,
+                  lua_CFunction gc);
 
 #endif

@@ -46,7 +46,8 @@ static int open_file(const char *root, const char *dir, const char *name, struct
         close(in);
     if (at >= 0)
         close(at);
-    if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_size <= FILE_MAX_BYTES)
+    if (fd >= 0 && fstat(fd, st) == 0 && S_ISREG(st->st_mode) &&
+        st->st_size <= FILE_MAX_BYTES)
         return fd;
     if (fd >= 0)
         close(fd);

@@ -44,7 +44,7 @@ struct mc_generation *mc_bind_generation(lua_State *L)
     return registry_pointer(L, &GENERATION_KEY);
 }
 
-/* ---- files ---------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------- */
 
 /* load(name) -> function that runs the file, its name in messages; nil: there is none */
 static int l_load(lua_State *L)

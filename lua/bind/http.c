@@ -43,7 +43,7 @@ struct mc_edge_req *mc_http_check(lua_State *L, int idx)
     return h->r;
 }
 
-/* ---- the request ---------------------------------------------------------------------- */
+/* ---- the request ------------------------------------------------------------------- */
 
 static void add_pair(void *ctx, const char *key, const char *value)
 {
@@ -137,7 +137,7 @@ static int l_json(lua_State *L)
     return 1;
 }
 
-/* ---- the response --------------------------------------------------------------------- */
+/* ---- the response ------------------------------------------------------------------ */
 
 static int result(lua_State *L, int rc)
 {

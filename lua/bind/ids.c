@@ -25,7 +25,7 @@ struct job {
     struct mc_bell bell;
 };
 
-/* ---- lists ---------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------- */
 
 static struct mc_ids *push_list(lua_State *L, size_t n)
 {
@@ -108,7 +108,7 @@ static int l_count(lua_State *L)
     return 1;
 }
 
-/* ---- encoding ------------------------------------------------------------------------- */
+/* ---- encoding ---------------------------------------------------------------------- */
 
 static void on_done(void *ctx)
 {
@@ -230,7 +230,7 @@ static int l_take(lua_State *L)
     return 1;
 }
 
-/* ---- decoding ------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------- */
 
 /* The string at the stack's top with what is no UTF-8 as U+FFFD. */
 static void clean(lua_State *L)

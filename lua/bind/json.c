@@ -59,7 +59,7 @@ static struct box *push_box(lua_State *L)
     return b;
 }
 
-/* ---- to Lua --------------------------------------------------------------------------- */
+/* ---- to Lua ------------------------------------------------------------------------ */
 
 static void push_marked_number(lua_State *L, double value, const char *text)
 {
@@ -80,7 +80,8 @@ static void push_number(lua_State *L, const json_t *v, enum mc_json_shape shape)
     if (json_is_integer(v) && fabs(d) >= EXACT) {
         snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
         push_marked_number(L, d, text);
-    } else if (json_is_real(v) && shape == MC_JSON_EXACT && d == floor(d) && fabs(d) < 1e16) {
+    } else if (json_is_real(v) && shape == MC_JSON_EXACT && d == floor(d) &&
+               fabs(d) < 1e16) {
         snprintf(text, sizeof text, "%.1f", d);
         push_marked_number(L, d, text);
     } else {
@@ -144,7 +145,9 @@ void mc_json_push(lua_State *L, const json_t *v, enum mc_json_shape shape)
             push_object(L, v, shape);
         break;
     case JSON_ARRAY: push_array(L, v, shape); break;
-    case JSON_STRING: lua_pushlstring(L, json_string_value(v), json_string_length(v)); break;
+    case JSON_STRING:
+        lua_pushlstring(L, json_string_value(v), json_string_length(v));
+        break;
     case JSON_INTEGER:
     case JSON_REAL: push_number(L, v, shape); break;
     case JSON_TRUE: lua_pushboolean(L, 1); break;
@@ -190,7 +193,7 @@ int mc_json_push_text(lua_State *L, const char *text, size_t n, enum mc_json_sha
     return 0;
 }
 
-/* ---- from Lua ------------------------------------------------------------------------- */
+/* ---- from Lua ---------------------------------------------------------------------- */
 
 struct pull {
     bool bytes; /* strings need not be UTF-8 */
@@ -428,7 +431,8 @@ static json_t *pull(lua_State *L, int idx, int depth, struct pull *p)
             mc_fail(p->err, MC_EARG, "a string is not valid UTF-8");
         return v;
     }
-    mc_fail(p->err, MC_EARG, "a %s has no place in JSON", lua_typename(L, lua_type(L, idx)));
+    mc_fail(p->err, MC_EARG, "a %s has no place in JSON",
+            lua_typename(L, lua_type(L, idx)));
     return NULL;
 }
 
@@ -455,7 +459,7 @@ json_t *mc_json_pull_bytes(lua_State *L, int idx, struct mc_err *err)
     return pull_any(L, idx, true, err);
 }
 
-/* ---- mc.json -------------------------------------------------------------------------- */
+/* ---- mc.json ----------------------------------------------------------------------- */
 
 static int l_decode(lua_State *L)
 {

@@ -9,7 +9,7 @@
 #include "lua/host/limit.h"
 #include "lua/host/task.h"
 
-/* ---- metrics --------------------------------------------------------------------------- */
+/* ---- metrics ----------------------------------------------------------------------- */
 
 /* Strings of the list at idx; the table holds them. */
 static int strings(lua_State *L, int idx, const char **out, int max)
@@ -137,7 +137,7 @@ void mc_bind_metrics(lua_State *L)
     mc_bind_metrics_of(L, &mc_tvm_of(L)->server->metrics);
 }
 
-/* ---- log ------------------------------------------------------------------------------- */
+/* ---- log --------------------------------------------------------------------------- */
 
 /* write(level, text): level 0..3, a line of the unit "policy" */
 static int l_write(lua_State *L)

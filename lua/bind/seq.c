@@ -33,7 +33,7 @@ static void on_bell(struct mc_bell *b)
     mc_task_wake(&q->own.waiter);
 }
 
-/* ---- the handle ----------------------------------------------------------------------- */
+/* ---- the handle -------------------------------------------------------------------- */
 
 static void end_seq(struct mc_owned *o)
 {
@@ -85,7 +85,7 @@ struct mc_lseq *mc_seq_check(lua_State *L, int idx)
     return *(struct mc_lseq **)luaL_checkudata(L, idx, SEQ);
 }
 
-/* ---- opening -------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 static bool keep_id(struct mc_lseq *q, int32_t id)
 {
@@ -173,7 +173,7 @@ static int l_open(lua_State *L)
     return 1;
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 static bool keep_text(struct mc_lseq *q, const char *s, size_t n)
 {
@@ -260,7 +260,8 @@ static int l_result(lua_State *L)
     int n = q->n_ids - q->n_prompt;
     struct mc_err err;
 
-    if (q->ended && (q->end.finish == MC_FINISH_ERROR || q->end.finish == MC_FINISH_CANCEL))
+    if (q->ended &&
+        (q->end.finish == MC_FINISH_ERROR || q->end.finish == MC_FINISH_CANCEL))
         return mc_bind_fail(L, &q->end.err);
     if (!q->ended && !q->gen) {
         mc_fail(&err, MC_ECANCEL, "the sequence was cancelled");
@@ -340,7 +341,7 @@ static int l_dims(lua_State *L)
     return 5;
 }
 
-/* ---- ending --------------------------------------------------------------------------- */
+/* ---- ending ------------------------------------------------------------------------ */
 
 static int l_cancel(lua_State *L)
 {

@@ -79,7 +79,8 @@ static int read_number(lua_State *L, const struct field *f, void *to, struct mc_
     double v;
 
     if (!number_at_top(L, &v) || !isfinite(v))
-        return mc_fail_param(err, MC_EARG, f->name, "%s must be a finite number", f->name);
+        return mc_fail_param(err, MC_EARG, f->name, "%s must be a finite number",
+                             f->name);
     if (f->kind == NUMBER) {
         *(double *)to = v;
         return 0;
@@ -104,7 +105,8 @@ static int read_seed(lua_State *L, struct mc_submit *s, struct mc_err *err)
         s->o.req.seed = (uint64_t)json_integer_value(v);
     }
     json_decref(v);
-    return ok ? 0 : mc_fail_param(err, MC_EARG, "seed", "seed must be a 64-bit whole number");
+    return ok ? 0
+              : mc_fail_param(err, MC_EARG, "seed", "seed must be a 64-bit whole number");
 }
 
 static int add_stop(lua_State *L, struct mc_submit *s, struct mc_err *err)
@@ -112,7 +114,8 @@ static int add_stop(lua_State *L, struct mc_submit *s, struct mc_err *err)
     size_t n;
 
     if (lua_type(L, -1) != LUA_TSTRING)
-        return mc_fail_param(err, MC_EARG, "stop", "stop must be a string or a list of them");
+        return mc_fail_param(err, MC_EARG, "stop",
+                             "stop must be a string or a list of them");
     if (s->o.n_stop == MC_SUBMIT_STOPS)
         return mc_fail_param(err, MC_EARG, "stop", "stop has more than %d strings",
                              MC_SUBMIT_STOPS);
@@ -170,8 +173,8 @@ static int add_bias(lua_State *L, struct mc_submit *s, struct mc_err *err)
     long id = -1;
 
     if (s->o.req.n_bias == MC_MAX_BIAS)
-        return mc_fail_param(err, MC_EARG, "logit_bias", "logit_bias has more than %d entries",
-                             MC_MAX_BIAS);
+        return mc_fail_param(err, MC_EARG, "logit_bias",
+                             "logit_bias has more than %d entries", MC_MAX_BIAS);
     errno = 0;
     if (lua_type(L, -2) == LUA_TNUMBER) {
         double k = lua_tonumber(L, -2);
@@ -214,14 +217,16 @@ static int read_bias(lua_State *L, struct mc_submit *s, struct mc_err *err)
     return 0;
 }
 
-static int read_text(lua_State *L, const char *name, char *to, size_t cap, struct mc_err *err)
+static int read_text(lua_State *L, const char *name, char *to, size_t cap,
+                     struct mc_err *err)
 {
     size_t n;
     const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : NULL;
 
     if (!s || n >= cap || memchr(s, 0, n))
-        return mc_fail_param(err, MC_EARG, name, "%s must be a string of at most %d bytes",
-                             name, (int)cap - 1);
+        return mc_fail_param(err, MC_EARG, name,
+                             "%s must be a string of at most %d bytes", name,
+                             (int)cap - 1);
     memset(to, 0, cap);
     memcpy(to, s, n);
     return 0;
@@ -237,7 +242,8 @@ static int read_field(lua_State *L, const struct field *f, struct mc_submit *s,
 
     if (f->kind == FLAG) {
         if (!lua_isboolean(L, -1))
-            return mc_fail_param(err, MC_EARG, f->name, "%s must be true or false", f->name);
+            return mc_fail_param(err, MC_EARG, f->name, "%s must be true or false",
+                                 f->name);
         *(bool *)to = lua_toboolean(L, -1);
         return 0;
     }
@@ -256,8 +262,8 @@ static int read_field(lua_State *L, const struct field *f, struct mc_submit *s,
     if (strcmp(f->name, "name") == 0)
         return read_text(L, "name", r->name, sizeof r->name, err);
     if (!number_at_top(L, &v) || !(v > 0) || v > 1e6)
-        return mc_fail_param(err, MC_EARG, f->name, "%s must be seconds from now, up to 1e6",
-                             f->name);
+        return mc_fail_param(err, MC_EARG, f->name,
+                             "%s must be seconds from now, up to 1e6", f->name);
     *(strcmp(f->name, "deadline") == 0 ? &r->deadline : &r->due_first) = mc_now() + v;
     return 0;
 }
@@ -283,8 +289,8 @@ void mc_submit_push_fields(lua_State *L)
     }
 }
 
-int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_submit *out,
-                   struct mc_err *err)
+int mc_submit_read(lua_State *L, int idx, const struct mc_config *c,
+                   struct mc_submit *out, struct mc_err *err)
 {
     int rc = 0, i;
 

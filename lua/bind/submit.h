@@ -30,7 +30,7 @@ void mc_submit_taps(lua_State *L, int captures, int steers, struct mc_submit *ou
 /* Reads the table at idx over the defaults. Types and list lengths are checked here, ranges
  * by the engine; err->param names the field. Fields that do not
  * exist are not looked at. */
-int mc_submit_read(lua_State *L, int idx, const struct mc_config *c, struct mc_submit *out,
-                   struct mc_err *err);
+int mc_submit_read(lua_State *L, int idx, const struct mc_config *c,
+                   struct mc_submit *out, struct mc_err *err);
 
 #endif

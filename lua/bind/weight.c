@@ -116,7 +116,8 @@ static int l_source(lua_State *L)
 
     if (!m)
         return 2;
-    luaL_argcheck(L, strlen(name) < sizeof h->s->name, 2, "a tensor's name has up to 127 bytes");
+    luaL_argcheck(L, strlen(name) < sizeof h->s->name, 2,
+                  "a tensor's name has up to 127 bytes");
     h = mc_bind_own(L, SOURCE, sizeof *h, end_source);
     h->s = calloc(1, sizeof *h->s);
     if (!h->s)

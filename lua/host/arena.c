@@ -259,8 +259,8 @@ struct mc_arena *mc_arena_new(size_t cap)
     size_t first = (sizeof *a + 15) / 16 * 16 + HEAD;
 
     assert(cap >= 65536);
-    a = mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-             -1, 0);
+    a = mmap(NULL, cap, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (a == MAP_FAILED)
         return NULL;
     a->cap = cap;
@@ -287,7 +287,8 @@ void mc_arena_release(struct mc_arena *a)
         return;
     cap = a->cap;
 #ifdef MC_SANITIZE
-    mmap(a, cap, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    mmap(a, cap, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+         0);
 #else
     munmap(a, cap);
 #endif

@@ -231,7 +231,8 @@ static int memory(struct bench *b, struct mc_err *err)
     if (rc == 0) {
         b->add(b->ctx, "step_vm_heap_kb", (double)mc_arena_used(vm[0]->vm->arena) / 1024,
                "KB", NULL);
-        b->add(b->ctx, "step_vm_rss_kb", (mc_resident_bytes() - before) / VMS / 1024, "KB", NULL);
+        b->add(b->ctx, "step_vm_rss_kb", (mc_resident_bytes() - before) / VMS / 1024,
+               "KB", NULL);
     }
     for (int i = 0; i < n; i++)
         mc_stepvm_close(vm[i]);

@@ -37,7 +37,7 @@ static int64_t now_ms(void)
     return t.tv_sec * 1000ll + t.tv_nsec / 1000000;
 }
 
-/* ---- making VMs ----------------------------------------------------------------------- */
+/* ---- making VMs -------------------------------------------------------------------- */
 
 static struct mc_step_opts step_opts(struct mc_policies *p)
 {
@@ -82,7 +82,8 @@ int mc_builder_make(struct mc_policies *p, const char *dir, bool only_if_changed
     if (dir[0])
         rc = mc_generation_source(g, "init", &init, err);
     if (rc == 0 && dir[0] && !init) /* or the built-in set would take over unasked */
-        rc = mc_fail(err, MC_EPOLICY, "init.lua is gone from %s: what it named goes on", dir);
+        rc = mc_fail(err, MC_EPOLICY, "init.lua is gone from %s: what it named goes on",
+                     dir);
     if (rc < 0) {
         mc_generation_unref(g);
         goto unread;
@@ -109,7 +110,7 @@ unread:
     return rc;
 }
 
-/* ---- what the engine tells ------------------------------------------------------------ */
+/* ---- what the engine tells --------------------------------------------------------- */
 
 void mc_builder_error(struct mc_policies *p, const char *text)
 {
@@ -194,7 +195,8 @@ static void take_events(struct mc_policies *p)
     }
     dropped = atomic_exchange(&p->ev_dropped, 0);
     if (dropped)
-        mc_warn("policy", "%u lines from scripts were dropped: they came too fast", dropped);
+        mc_warn("policy", "%u lines from scripts were dropped: they came too fast",
+                dropped);
 }
 
 /* Generation `number` has a new spare, which notes lines or no longer does. */
@@ -217,10 +219,12 @@ static void say_lost(struct mc_policies *p, const struct mc_stepvm *s)
     else
         mc_trial_find(s, at, sizeof at);
     found = at[0];
-    snprintf(text, sizeof text, "generation %u: %s used up its %s %s %s%s; the built-in policy "
-             "served; VM %d of %d abandoned", s->gen->number, mc_hook_names[s->last],
-             s->vm->lost == MC_EBUDGET ? "time" : "memory", found ? "at" : "in the hook at",
-             found ? at : s->place[s->last],
+    snprintf(text, sizeof text,
+             "generation %u: %s used up its %s %s %s%s; the built-in policy "
+             "served; VM %d of %d abandoned",
+             s->gen->number, mc_hook_names[s->last],
+             s->vm->lost == MC_EBUDGET ? "time" : "memory",
+             found ? "at" : "in the hook at", found ? at : s->place[s->last],
              found ? "" : " (not when run again: its next VMs note lines)",
              atomic_load(&p->lost), MC_LOST_MAX);
     mc_builder_error(p, text);
@@ -241,7 +245,7 @@ static void take_dead(struct mc_policies *p)
     }
 }
 
-/* ---- spares and reloads --------------------------------------------------------------- */
+/* ---- spares and reloads ------------------------------------------------------------ */
 
 /* Keeps a second VM of the live generation ready. */
 static void keep_spare(struct mc_policies *p)
@@ -256,7 +260,8 @@ static void keep_spare(struct mc_policies *p)
     mc_stepvm_close(atomic_exchange(&p->spare, NULL));
     if (!g || now_ms() < p->no_spare_until)
         return;
-    if (mc_builder_vm(p, g, &s, &err) < 0 || mc_trial_run(&s, &p->record, 1, NULL, &err) < 0) {
+    if (mc_builder_vm(p, g, &s, &err) < 0 ||
+        mc_trial_run(&s, &p->record, 1, NULL, &err) < 0) {
         p->no_spare_until = now_ms() + 10000;
         mc_warn("policy", "no spare VM for generation %u: %s", live, err.text);
         return;
@@ -299,8 +304,8 @@ static int reload(struct mc_policies *p, bool only_if_changed, uint32_t *number,
     int rc;
 
     if (atomic_load(&p->degraded))
-        return mc_fail(err, MC_EPOLICY, "%d VMs ran away: scripts are off until a restart",
-                       MC_LOST_MAX);
+        return mc_fail(err, MC_EPOLICY,
+                       "%d VMs ran away: scripts are off until a restart", MC_LOST_MAX);
     mc_builder_ask_record(p);
     rc = mc_builder_make(p, p->dir, only_if_changed, &s, err);
     if (rc < 0) {
@@ -363,7 +368,7 @@ static void do_jobs(struct mc_policies *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* ---- the thread ----------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------- */
 
 void mc_builder_watch(struct mc_policies *p)
 {

@@ -84,7 +84,8 @@ static void hook(lua_State *L, lua_Debug *ar)
             return;
     }
     if (!burst_over) {
-        if (burst->interrupt && atomic_load_explicit(burst->interrupt, memory_order_relaxed))
+        if (burst->interrupt &&
+            atomic_load_explicit(burst->interrupt, memory_order_relaxed))
             burst_over = MC_ECANCEL;
         else if (burst->hard_us && cpu_us() - burst_start > burst->hard_us)
             burst_over = MC_EBUDGET;
@@ -127,7 +128,8 @@ static int failed(struct mc_vm *vm, lua_State *co, int rc, struct mc_err *err)
         return err->code;
     if (burst_over)
         return mc_fail(err, burst_over, "%s", burst_place);
-    return mc_fail(err, MC_EPOLICY, "%s", vm->text[0] ? vm->text : "error in error handling");
+    return mc_fail(err, MC_EPOLICY, "%s",
+                   vm->text[0] ? vm->text : "error in error handling");
 }
 
 int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_burst *b,
@@ -151,7 +153,8 @@ int mc_burst_resume(struct mc_vm *vm, lua_State *co, int n_arg, const struct mc_
         burst = NULL;
         vm->lost = true;
         if (why == MC_LIMIT_MEMORY)
-            return mc_fail(err, MC_ENOMEM, "not enough memory in this Lua VM: it is given up");
+            return mc_fail(err, MC_ENOMEM,
+                           "not enough memory in this Lua VM: it is given up");
         return mc_fail(err, MC_EBUDGET, "a library function ran for more than %d ms",
                        (int)(b->lose_us / 1000));
     }

@@ -25,12 +25,12 @@ static json_t *report(const struct mc_check *c, const struct mc_generation *g,
             json_array_append_new(hooks, json_string(mc_hook_names[h]));
     for (int i = 0; i < g->n_choice; i++)
         json_array_append_new(files, json_string(g->choice[i].name));
-    return json_pack("{s:b, s:s, s:o, s:o, s:i, s:f, s:f, s:i, s:i, s:i, s:b}", "ok", 1, "path",
-                     *c->path ? c->path : "(built in)", "hooks", hooks, "files", files,
-                     "views", t->n, "plan_us", n ? (double)t->us[n / 2] : 0,
+    return json_pack("{s:b, s:s, s:o, s:o, s:i, s:f, s:f, s:i, s:i, s:i, s:b}", "ok", 1,
+                     "path", *c->path ? c->path : "(built in)", "hooks", hooks, "files",
+                     files, "views", t->n, "plan_us", n ? (double)t->us[n / 2] : 0,
                      "plan_us_worst", n ? (double)t->us[n - 1] : 0, "simulated_steps",
-                     sim->steps, "trimmed", sim->trimmed, "starved", sim->starved, "stuck",
-                     sim->stuck);
+                     sim->steps, "trimmed", sim->trimmed, "starved", sim->starved,
+                     "stuck", sim->stuck);
 }
 
 static void note_test(void *ctx, const char *file, const char *name, const char *error)
@@ -65,7 +65,8 @@ static int simulate(struct mc_stepvm *s, struct mc_sim *sim, struct mc_err *err)
         if (s->vm->lost)
             mc_trial_find(s, at, sizeof at);
         if (*at)
-            rc = mc_fail(err, rc, "while simulating the shipped arrivals: plan ran away at %s",
+            rc = mc_fail(err, rc,
+                         "while simulating the shipped arrivals: plan ran away at %s",
                          at);
     }
     mc_recording_free(&rec);
@@ -119,7 +120,7 @@ int mc_check_run(const struct mc_check *c, json_t **out, struct mc_err *err)
     return rc;
 }
 
-/* ---- without a server ------------------------------------------------------------------ */
+/* ---- without a server -------------------------------------------------------------- */
 
 static int edge_alone(void *edge, struct mc_generation *g, struct mc_err *err)
 {
@@ -141,8 +142,8 @@ static int load_views(const char *path, struct mc_recording *rec, struct mc_reco
         struct mc_rec_view *v = rec->view[i];
         struct mc_step_view *block = (struct mc_step_view *)(v + 1);
 
-        (*out)[i] = (struct mc_record){v->tok_left, v->row_left, v->page_left, block->bytes,
-                                       block};
+        (*out)[i] = (struct mc_record){v->tok_left, v->row_left, v->page_left,
+                                       block->bytes, block};
     }
     return 0;
 }

@@ -34,10 +34,10 @@ static int try_view(struct mc_stepvm *s, const char *what, const struct mc_recor
         t0 = mc_now();
         if (!mc_stepvm_has(s, h) || (h == MC_HOOK_ADMIT && v->n_row == 0))
             continue;
-        rc = h == MC_HOOK_PLAN    ? mc_stepvm_plan(s, v, p, state, err)
-             : h == MC_HOOK_EVICT ? mc_stepvm_evict(s, v, 4, p, state, err)
-                                  : mc_stepvm_admit(s, mc_view_row(v, v->n_row - 1), state,
-                                                    &answer, err);
+        rc = h == MC_HOOK_PLAN ? mc_stepvm_plan(s, v, p, state, err)
+             : h == MC_HOOK_EVICT
+                 ? mc_stepvm_evict(s, v, 4, p, state, err)
+                 : mc_stepvm_admit(s, mc_view_row(v, v->n_row - 1), state, &answer, err);
         if (rc < 0)
             mc_err_while(err, "trying %s with %s", mc_hook_names[h], what);
         else if (h == MC_HOOK_PLAN)
@@ -119,7 +119,8 @@ int mc_dryrun(struct mc_stepvm *s, const struct mc_record *recorded, int n_recor
     }
     for (int i = 0; rc >= 0 && i < n_recorded; i++)
         if (recorded[i].bytes > 0)
-            rc = try_view(s, n_recorded == 1 ? "the last recorded step" : "a recorded step",
+            rc = try_view(s,
+                          n_recorded == 1 ? "the last recorded step" : "a recorded step",
                           &recorded[i], p, tried, err);
     n = tried->n_us = tried->n_us < MC_N_TRIED ? tried->n_us : MC_N_TRIED;
     mc_sort_floats(tried->us, n);

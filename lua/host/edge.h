@@ -34,7 +34,8 @@ struct mc_edge_req {
     bool left;                /* the client is gone */
 };
 
-int mc_edge_open(struct mc_server *s, int threads, struct mc_edge **out, struct mc_err *err);
+int mc_edge_open(struct mc_server *s, int threads, struct mc_edge **out,
+                 struct mc_err *err);
 /* Whether a generation's files load in an edge VM: a VM is built and dropped. */
 int mc_edge_check(struct mc_edge *e, struct mc_generation *g, struct mc_err *err);
 /* Builds a VM for each thread from a generation's files and switches to them for new

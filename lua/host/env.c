@@ -60,7 +60,8 @@ static int refuse_write(lua_State *L)
 {
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
 
-    return luaL_error(L, "%s.%s can't be changed", lua_tostring(L, lua_upvalueindex(1)), key);
+    return luaL_error(L, "%s.%s can't be changed", lua_tostring(L, lua_upvalueindex(1)),
+                      key);
 }
 
 static int refuse_global(lua_State *L)

@@ -27,7 +27,7 @@ static void keep_known(struct mc_policies *p, struct mc_generation *g)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* ---- on the follower's builder --------------------------------------------------------- */
+/* ---- on the follower's builder ----------------------------------------------------- */
 
 static void prepare(struct mc_policies *p, void *arg)
 {
@@ -36,8 +36,8 @@ static void prepare(struct mc_policies *p, void *arg)
     mc_stepvm_close(p->ready);
     p->ready = NULL;
     if (atomic_load(&p->degraded)) {
-        j->rc = mc_fail(j->err, MC_EPOLICY, "%d VMs ran away: scripts are off until a restart",
-                        MC_LOST_MAX);
+        j->rc = mc_fail(j->err, MC_EPOLICY,
+                        "%d VMs ran away: scripts are off until a restart", MC_LOST_MAX);
         return;
     }
     mc_builder_ask_record(p);
@@ -83,9 +83,10 @@ static void adopt(struct mc_policies *p, void *arg)
         p->opts.wake(p->opts.self);
 }
 
-/* ---- on the leader's builder ----------------------------------------------------------- */
+/* ---- on the leader's builder ------------------------------------------------------- */
 
-int mc_follow_prepare(struct mc_policies *leader, struct mc_generation *g, struct mc_err *err)
+int mc_follow_prepare(struct mc_policies *leader, struct mc_generation *g,
+                      struct mc_err *err)
 {
     struct follow_job j = {g, err, 0};
 

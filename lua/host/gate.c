@@ -59,7 +59,8 @@ int mc_gate_handler(lua_State *L)
     if (s)
         copy_line(vm->text, sizeof vm->text, s, n);
     else
-        snprintf(vm->text, sizeof vm->text, "(error object is a %s value)", luaL_typename(L, 1));
+        snprintf(vm->text, sizeof vm->text, "(error object is a %s value)",
+                 luaL_typename(L, 1));
     luaL_traceback(L, L, NULL, 1);
     s = lua_tolstring(L, -1, &n);
     snprintf(vm->trace, sizeof vm->trace, "%s", s);
@@ -92,7 +93,8 @@ int mc_gate_call(struct mc_vm *vm, int n_arg, int n_result, int64_t budget_us,
         mc_limit_disarm(l);
         vm->lost = why == MC_LIMIT_TIME ? MC_EBUDGET : MC_ENOMEM;
         if (why == MC_LIMIT_TIME)
-            return mc_fail(err, MC_EBUDGET, "ran over its %d ms", (int)(budget_us / 1000));
+            return mc_fail(err, MC_EBUDGET, "ran over its %d ms",
+                           (int)(budget_us / 1000));
         return no_memory(vm, err);
     }
     mc_limit_arm(l, vm->L, budget_us);
@@ -103,5 +105,6 @@ int mc_gate_call(struct mc_vm *vm, int n_arg, int n_result, int64_t budget_us,
     lua_pop(vm->L, 1);
     if (rc == LUA_ERRMEM)
         return no_memory(vm, err);
-    return mc_fail(err, MC_EPOLICY, "%s", vm->text[0] ? vm->text : "error in error handling");
+    return mc_fail(err, MC_EPOLICY, "%s",
+                   vm->text[0] ? vm->text : "error in error handling");
 }

@@ -24,8 +24,9 @@
 static int check_owner(const struct stat *st, const char *what, struct mc_err *err)
 {
     if (st->st_uid != 0 && st->st_uid != geteuid())
-        return mc_fail(err, MC_EFORBID, "%s is owned by user %u, neither root nor this user",
-                       what, (unsigned)st->st_uid);
+        return mc_fail(err, MC_EFORBID,
+                       "%s is owned by user %u, neither root nor this user", what,
+                       (unsigned)st->st_uid);
     if (st->st_mode & S_IWOTH)
         return mc_fail(err, MC_EFORBID, "%s is world-writable", what);
     return 0;
@@ -91,7 +92,8 @@ void mc_generation_unref(struct mc_generation *g)
 
 /* A file below the directory, without leaving it by links: *text is the caller's, NULL
  * when there is no such file. */
-static int read_file(int dirfd, const char *file, char **text, size_t *n, struct mc_err *err)
+static int read_file(int dirfd, const char *file, char **text, size_t *n,
+                     struct mc_err *err)
 {
     struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK,
                            .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
@@ -166,7 +168,8 @@ static int read_required(struct mc_generation *g, const char *text, struct mc_er
         at += strspn(at, " \t(");
         if (*at != '"' && *at != '\'')
             continue;
-        n = strspn(at + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
+        n = strspn(at + 1,
+                   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.");
         if (n == 0 || n >= sizeof name || at[n + 1] != *at)
             continue;
         for (size_t i = 0; i <= n; i++)
@@ -230,8 +233,10 @@ int mc_generation_choose(struct mc_generation *g, const char *kind, const char *
         if (strcmp(g->choice[i].kind, kind) == 0 && strcmp(g->choice[i].name, name) == 0)
             return 0;
     if (g->sealed || g->n_choice == MC_N_SOURCE)
-        return mc_fail(err, MC_ELIMIT, "init.lua names more than %d files, or others than "
-                       "when it was first run", MC_N_SOURCE);
+        return mc_fail(err, MC_ELIMIT,
+                       "init.lua names more than %d files, or others than "
+                       "when it was first run",
+                       MC_N_SOURCE);
     snprintf(g->choice[g->n_choice].kind, sizeof g->choice->kind, "%s", kind);
     snprintf(g->choice[g->n_choice].name, sizeof g->choice->name, "%s", name);
     g->n_choice++;
@@ -254,7 +259,7 @@ void mc_generation_seal(struct mc_generation *g)
     g->dirfd = -1;
 }
 
-/* ---- one file -------------------------------------------------------------------------- */
+/* ---- one file ---------------------------------------------------------------------- */
 
 /* The kind that a text says it is, by its first `kind = "..."`; the VM checks it. */
 static const char *kind_in(const char *text)
@@ -278,8 +283,8 @@ static const char *kind_in(const char *text)
 }
 
 /* "a/routes/x.lua" -> "a/", "routes/x". */
-static int split_path(const char *path, char *dir, size_t n_dir, char *name, size_t n_name,
-                      struct mc_err *err)
+static int split_path(const char *path, char *dir, size_t n_dir, char *name,
+                      size_t n_name, struct mc_err *err)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     bool route = base - path >= 7 && strncmp(base - 7, "routes/", 7) == 0 &&
@@ -287,9 +292,11 @@ static int split_path(const char *path, char *dir, size_t n_dir, char *name, siz
     int up = (int)(base - path) - (route ? 7 : 0), stem = (int)strlen(base) - 4;
 
     if (stem < 1 || strcmp(base + stem, ".lua") != 0)
-        return mc_fail_param(err, MC_EARG, "path", "%s is no directory and no .lua file", path);
+        return mc_fail_param(err, MC_EARG, "path", "%s is no directory and no .lua file",
+                             path);
     if (snprintf(dir, n_dir, "%.*s", up, up ? path : ".") >= (int)n_dir ||
-        snprintf(name, n_name, "%s%.*s", route ? "routes/" : "", stem, base) >= (int)n_name)
+        snprintf(name, n_name, "%s%.*s", route ? "routes/" : "", stem, base) >=
+            (int)n_name)
         return mc_fail_param(err, MC_EARG, "path", "%s: too long a path", path);
     if (up == 0)
         strcpy(dir, ".");
@@ -328,8 +335,10 @@ int mc_generation_open_path(const char *path, struct mc_generation **out,
         return rc;
     }
     if (stat(path, &st))
-        return mc_fail_param(err, MC_ENOENT, "path", "%s: %s; say a policy's name, or the path "
-                             "of its file or directory", path, strerror(errno));
+        return mc_fail_param(err, MC_ENOENT, "path",
+                             "%s: %s; say a policy's name, or the path "
+                             "of its file or directory",
+                             path, strerror(errno));
     if (S_ISDIR(st.st_mode)) {
         snprintf(dir, sizeof dir, "%s/init.lua", path);
         return access(dir, R_OK)

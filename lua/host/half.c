@@ -26,7 +26,7 @@ struct mc_lua {
     struct mc_policies *policies[MC_SERVED_MAX]; /* of each model; the others follow the first */
 };
 
-/* ---- the edge's part ------------------------------------------------------------------- */
+/* ---- the edge's part --------------------------------------------------------------- */
 
 static int on_check(void *self, struct mc_generation *g, struct mc_err *err)
 {
@@ -73,7 +73,7 @@ static int lone_open(const char *path, struct mc_lone **out, struct mc_policy *p
     return rc;
 }
 
-/* ---- a new directory ---------------------------------------------------------------------- */
+/* ---- a new directory --------------------------------------------------------------- */
 
 /* The shipped policies, and what editors want: types, and how to check the files. */
 static const char *starter(int i, const char **text, size_t *n)
@@ -97,7 +97,7 @@ static const char *starter(int i, const char **text, size_t *n)
     return NULL;
 }
 
-/* ---- opening --------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 static const char *piece(const void *tok, int32_t id, size_t *n, bool *special)
 {
@@ -128,8 +128,8 @@ static int open_policies(struct mc_lua *l, int i, struct mc_policies_opts *o,
     return mc_policies_open(o, &l->policies[i], err);
 }
 
-static int half_open(struct mc_server *s, const struct mc_lua_opts *o, struct mc_lua **out,
-                     struct mc_err *err)
+static int half_open(struct mc_server *s, const struct mc_lua_opts *o,
+                     struct mc_lua **out, struct mc_err *err)
 {
     struct mc_lua *l = calloc(1, sizeof *l);
     struct mc_policies_opts first = {.dir = o->policies, .no_watch = !o->watch,

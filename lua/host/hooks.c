@@ -15,7 +15,7 @@
 
 static __thread bool on_engine; /* in a hook that the engine called */
 
-/* ---- telling the builder -------------------------------------------------------------- */
+/* ---- telling the builder ----------------------------------------------------------- */
 
 void mc_hooks_event(struct mc_policies *p, int kind, int level, uint32_t number,
                        const char *text)
@@ -59,7 +59,7 @@ void mc_hooks_bury(struct mc_policies *p, struct mc_stepvm *s)
     mc_builder_wake(p);
 }
 
-/* ---- declared state ------------------------------------------------------------------- */
+/* ---- declared state ---------------------------------------------------------------- */
 
 static bool same_layout(const struct mc_layout *a, const struct mc_layout *b)
 {
@@ -86,7 +86,8 @@ static uint32_t layout_number(struct mc_policies *p, const struct mc_layout *l)
 
 /* Rewrites state from one declaration to another: by name, else the declared start. A
  * declaration that is too long ago counts as none. */
-static void follow_layout(struct mc_policies *p, uint32_t *number, double *state, uint32_t to)
+static void follow_layout(struct mc_policies *p, uint32_t *number, double *state,
+                          uint32_t to)
 {
     static const struct mc_layout none;
     const struct mc_layout *old = &none, *new = &p->layout[(to - 1) % MC_N_LAYOUT];
@@ -107,7 +108,7 @@ static void follow_layout(struct mc_policies *p, uint32_t *number, double *state
     *number = to;
 }
 
-/* ---- who serves ----------------------------------------------------------------------- */
+/* ---- who serves -------------------------------------------------------------------- */
 
 static uint32_t live_number(const struct mc_policies *p)
 {
@@ -210,7 +211,7 @@ void mc_hooks_crash(void *policies)
     mc_crash_put(h < 0 ? " (running)\n" : "\n");
 }
 
-/* ---- calling hooks -------------------------------------------------------------------- */
+/* ---- calling hooks ----------------------------------------------------------------- */
 
 static uint64_t now_ns(void)
 {
@@ -247,7 +248,8 @@ static void count(struct mc_hook_count *c, uint64_t ns, int rc)
 }
 
 /* Counts a call; after a failure decides what is called until the step ends. */
-static int end(struct mc_policies *p, enum mc_hook h, uint64_t t0, int rc, struct mc_err *err)
+static int end(struct mc_policies *p, enum mc_hook h, uint64_t t0, int rc,
+               struct mc_err *err)
 {
     struct mc_stepvm *s = p->live;
     char text[320];
@@ -260,8 +262,8 @@ static int end(struct mc_policies *p, enum mc_hook h, uint64_t t0, int rc, struc
     p->bad = true;
     p->off |= 1u << h;
     if (rc != MC_EBUDGET && rc != MC_ENOMEM) {
-        snprintf(text, sizeof text, "%s: %s; the built-in policy served", mc_hook_names[h],
-                 err->text);
+        snprintf(text, sizeof text, "%s: %s; the built-in policy served",
+                 mc_hook_names[h], err->text);
         mc_hooks_event(p, MC_EVENT_FAILED, 0, s->gen->number, text);
         return rc;
     }
@@ -326,8 +328,8 @@ static int op_plan(void *self, struct mc_step_view *v, struct mc_plan *plan,
     return rc;
 }
 
-static int op_evict(void *self, struct mc_step_view *v, int32_t need, struct mc_plan *plan,
-                    struct mc_err *err)
+static int op_evict(void *self, struct mc_step_view *v, int32_t need,
+                    struct mc_plan *plan, struct mc_err *err)
 {
     struct mc_policies *p = self;
     struct mc_err mine;
@@ -337,7 +339,8 @@ static int op_evict(void *self, struct mc_step_view *v, int32_t need, struct mc_
     if (!s)
         return mc_policy_builtin.ops->evict(NULL, v, need, plan, err);
     err = err ? err : &mine;
-    return end(p, MC_HOOK_EVICT, t0, mc_stepvm_evict(s, v, need, plan, p->state, err), err);
+    return end(p, MC_HOOK_EVICT, t0, mc_stepvm_evict(s, v, need, plan, p->state, err),
+               err);
 }
 
 /* A hook that fails refuses nobody. */
@@ -351,7 +354,8 @@ static int op_admit(void *self, const struct mc_row *row, struct mc_err *err)
 
     if (!s)
         return mc_policy_builtin.ops->admit(NULL, row, err);
-    if (end(p, MC_HOOK_ADMIT, t0, mc_stepvm_admit(s, row, p->state, &answer, &mine), &mine) < 0)
+    if (end(p, MC_HOOK_ADMIT, t0, mc_stepvm_admit(s, row, p->state, &answer, &mine),
+            &mine) < 0)
         return mc_policy_builtin.ops->admit(NULL, row, err);
     return answer < 0 ? mc_fail(err, answer, "%s (by policy)", mc_code_text(answer)) : 0;
 }
@@ -371,8 +375,8 @@ static int op_chain(void *self, struct mc_pick_seq *seq, const struct mc_params 
     return end(p, MC_HOOK_CHAIN, t0, mc_stepvm_chain(s, seq, want, out, err), err);
 }
 
-static int op_pick(void *self, const struct mc_cands *c, struct mc_pick_seq *seq, int32_t *id,
-                   struct mc_err *err)
+static int op_pick(void *self, const struct mc_cands *c, struct mc_pick_seq *seq,
+                   int32_t *id, struct mc_err *err)
 {
     struct mc_policies *p = self;
     struct mc_err mine;
@@ -434,7 +438,8 @@ static void op_step_end(void *self)
     }
     p->off = 0;
     p->starves = false;
-    if (p->called && atomic_fetch_add(&p->steps, 1) + 1 == MC_BAD_WINDOW && kept_number(p))
+    if (p->called && atomic_fetch_add(&p->steps, 1) + 1 == MC_BAD_WINDOW &&
+        kept_number(p))
         mc_hooks_event(p, MC_EVENT_LOG, MC_LOG_INFO, 0,
                        "the live generation has served 1,000 steps: off probation");
     p->called = p->bad = false;

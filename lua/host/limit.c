@@ -169,7 +169,8 @@ static void init_once(void)
         mc_fail(&once_err, MC_ELIMIT, "more than %d loaded objects", N_RANGE);
     else if (n_lua < 1)
         mc_fail(&once_err, MC_EUNSUP, "libluajit must be a shared library of its own");
-    else if (sigaction(MC_LIMIT_SIGNAL, &sa, NULL) || pthread_key_create(&key, free_limit))
+    else if (sigaction(MC_LIMIT_SIGNAL, &sa, NULL) ||
+             pthread_key_create(&key, free_limit))
         mc_fail(&once_err, MC_EINTERNAL, "no signal or thread key for the script timer");
 }
 
@@ -238,7 +239,8 @@ static void *watch(void *arg)
             pthread_mutex_lock(&l->lock);
             if (l->deadline && !l->hooked && now_ns(CLOCK_MONOTONIC) > l->deadline) {
                 l->hooked = true;
-                lua_sethook(l->L, on_hook, LUA_MASKCOUNT | LUA_MASKCALL | LUA_MASKLINE, 1);
+                lua_sethook(l->L, on_hook, LUA_MASKCOUNT | LUA_MASKCALL | LUA_MASKLINE,
+                            1);
             }
             pthread_mutex_unlock(&l->lock);
         }

@@ -9,10 +9,12 @@
 
 static int lost(const struct mc_lone *s, struct mc_err *err)
 {
-    return s->vm->vm->lost ? mc_fail(err, MC_EPOLICY, "the policy's VM ran away before") : 0;
+    return s->vm->vm->lost ? mc_fail(err, MC_EPOLICY, "the policy's VM ran away before")
+                           : 0;
 }
 
-static int op_plan(void *self, struct mc_step_view *v, struct mc_plan *p, struct mc_err *err)
+static int op_plan(void *self, struct mc_step_view *v, struct mc_plan *p,
+                   struct mc_err *err)
 {
     struct mc_lone *s = self;
 

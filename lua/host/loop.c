@@ -30,7 +30,7 @@ struct mc_loop {
     struct mc_err err;
 };
 
-/* ---- bells ---------------------------------------------------------------------------- */
+/* ---- bells ------------------------------------------------------------------------- */
 
 void mc_bell_init(struct mc_bell *b, struct mc_loop *l, void (*fire)(struct mc_bell *b))
 {
@@ -88,7 +88,7 @@ bool mc_loop_busy(struct mc_loop *l)
     return busy;
 }
 
-/* ---- timers --------------------------------------------------------------------------- */
+/* ---- timers ------------------------------------------------------------------------ */
 
 static void place(struct mc_loop *l, size_t i, struct mc_timer *t)
 {
@@ -148,7 +148,7 @@ void mc_timer_set(struct mc_loop *l, struct mc_timer *t, double at)
     sift_up(l, l->n_heap++, t);
 }
 
-/* ---- the thread ----------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------- */
 
 /* The next bell, waiting for one, for the first timer or for the end. */
 static struct mc_bell *next_bell(struct mc_loop *l, bool *end)

@@ -145,7 +145,8 @@ void mc_hooks_crash(void *policies);
 
 /* follow.c: on the leader's builder's thread, or before it starts. */
 /* Builds and tries a VM of g for each follower. */
-int mc_follow_prepare(struct mc_policies *leader, struct mc_generation *g, struct mc_err *err);
+int mc_follow_prepare(struct mc_policies *leader, struct mc_generation *g,
+                      struct mc_err *err);
 /* The followers serve g, which was prepared or is one they keep. */
 void mc_follow_adopt(struct mc_policies *leader, struct mc_generation *g);
 void mc_follow_back(struct mc_policies *leader); /* rolls back when one of them has */

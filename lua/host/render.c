@@ -71,8 +71,8 @@ static int run_render(lua_State *L)
     return 0;
 }
 
-int mc_render_open(const char *text, size_t n, const char *bos, const char *eos, double now,
-                   struct mc_render **out, struct mc_err *err)
+int mc_render_open(const char *text, size_t n, const char *bos, const char *eos,
+                   double now, struct mc_render **out, struct mc_err *err)
 {
     struct mc_render *r = calloc(1, sizeof *r);
     struct call c = {.r = r, .text = text, .n = n, .bos = bos, .eos = eos};

@@ -75,7 +75,8 @@ const char *mc_scene_make(struct mc_scene *s, int at)
         .p_evict = sc->free - sc->free / 2, .p_host_free = 100,
         .decode = {.us_base = 500, .us_row = 5}, .prefill = {.us_base = 500, .us_tok = 20},
     };
-#define AT(member) (uint32_t)(offsetof(struct mc_scene, member) - offsetof(struct mc_scene, view))
+#define AT(member) \
+    (uint32_t)(offsetof(struct mc_scene, member) - offsetof(struct mc_scene, view))
     s->view.off_row = AT(row);
     s->view.off_lane = AT(lane);
     s->view.off_tenant = AT(tenant);
@@ -87,6 +88,7 @@ const char *mc_scene_make(struct mc_scene *s, int at)
         s->lane[i] = (struct mc_party){.id = (uint32_t)i, .weight = (float)(i + 1),
                                        .served = 1000 * i};
     mc_view_sort(&s->view);
-    s->record = (struct mc_record){sc->tokens, sc->rows, sc->free, s->view.bytes, &s->view};
+    s->record = (struct mc_record){sc->tokens, sc->rows, sc->free, s->view.bytes,
+                                   &s->view};
     return sc->name;
 }

@@ -155,6 +155,8 @@ int mc_lua_recipe(const char *name, json_t **out, struct mc_err *err)
             return run_text(&r, out);
         }
     list_recipes(names, sizeof names);
-    return mc_fail_param(err, MC_ENOENT, "recipe", "no recipe '%.40s'; there are %s, or name "
-                         "a FILE.lua", name, names);
+    return mc_fail_param(err, MC_ENOENT, "recipe",
+                         "no recipe '%.40s'; there are %s, or name "
+                         "a FILE.lua",
+                         name, names);
 }

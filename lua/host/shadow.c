@@ -10,7 +10,7 @@
 #include "core/base/clock.h"
 #include "lua/host/trial.h"
 
-/* ---- engine ---------------------------------------------------------------------------- */
+/* ---- engine ------------------------------------------------------------------------ */
 
 void mc_shadow_before(struct mc_shadow *s, const struct mc_step_view *v,
                       const struct mc_plan *plan)
@@ -43,7 +43,7 @@ bool mc_shadow_after(struct mc_shadow *s, const struct mc_plan *plan, bool ok)
     return true;
 }
 
-/* ---- builder --------------------------------------------------------------------------- */
+/* ---- builder ----------------------------------------------------------------------- */
 
 static const struct mc_item *find(const struct mc_plan *p, uint32_t seq)
 {
@@ -66,7 +66,8 @@ static void compare(struct mc_shadow *s)
         s->other += b && (a->what != b->what || a->n != b->n);
     }
     for (int32_t i = 0; i < s->mine.n; i++)
-        s->only_mine += s->mine.item[i].what != MC_HOLD && !find(&s->live, s->mine.item[i].seq);
+        s->only_mine += s->mine.item[i].what != MC_HOLD &&
+                        !find(&s->live, s->mine.item[i].seq);
     s->views++;
     s->differ += s->only_live + s->only_mine + s->other > before;
 }
@@ -171,12 +172,13 @@ json_t *mc_shadow_report(const struct mc_shadow *s)
 
     if (!*s->path)
         return json_pack("{s:b}", "shadow", 0);
-    out = json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "shadow", s->vm != NULL,
-                    "path", s->path, "views", (json_int_t)s->views, "differ",
-                    (json_int_t)s->differ, "rows_only_live", (json_int_t)s->only_live,
-                    "rows_only_shadow", (json_int_t)s->only_mine, "rows_other",
-                    (json_int_t)s->other, "plan_us",
-                    s->views ? s->sum_us / (double)s->views : 0, "plan_us_worst", s->max_us);
+    out = json_pack("{s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "shadow",
+                    s->vm != NULL, "path", s->path, "views", (json_int_t)s->views,
+                    "differ", (json_int_t)s->differ, "rows_only_live",
+                    (json_int_t)s->only_live, "rows_only_shadow",
+                    (json_int_t)s->only_mine, "rows_other", (json_int_t)s->other,
+                    "plan_us", s->views ? s->sum_us / (double)s->views : 0,
+                    "plan_us_worst", s->max_us);
     if (*s->error)
         json_object_set_new(out, "error", json_string(s->error));
     return out;

@@ -24,7 +24,7 @@ void mc_step_quiet(void *ctx, int level, const char *text)
     (void)ctx, (void)level, (void)text;
 }
 
-/* ---- opening -------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------- */
 
 /* Runs inside the gate: everything that scripts do at load. */
 static int start(lua_State *L)
@@ -133,7 +133,7 @@ bool mc_stepvm_has(const struct mc_stepvm *s, enum mc_hook h)
     return s->ref[h] != LUA_NOREF;
 }
 
-/* ---- hooks ---------------------------------------------------------------------------- */
+/* ---- hooks ------------------------------------------------------------------------- */
 
 static int call(struct mc_stepvm *s, enum mc_hook h, struct mc_err *err)
 {
@@ -150,7 +150,8 @@ static int call(struct mc_stepvm *s, enum mc_hook h, struct mc_err *err)
     io->n_block = h == MC_HOOK_KEEP ? io->n_block : 0;
     s->shown->n_list = 0;
     lua_rawgeti(s->vm->L, LUA_REGISTRYINDEX, s->ref[h]);
-    rc = mc_gate_call(s->vm, 0, 0, s->opts.hook_us ? s->opts.hook_us : MC_GATE_HOOK_US, err);
+    rc = mc_gate_call(s->vm, 0, 0, s->opts.hook_us ? s->opts.hook_us : MC_GATE_HOOK_US,
+                      err);
     io->epoch = 0;
     io->picking = 0;
     return rc;
@@ -206,7 +207,8 @@ int mc_stepvm_admit(struct mc_stepvm *s, const struct mc_row *row, double *state
 }
 
 int mc_stepvm_chain(struct mc_stepvm *s, struct mc_pick_seq *seq,
-                    const struct mc_params *want, struct mc_params *out, struct mc_err *err)
+                    const struct mc_params *want, struct mc_params *out,
+                    struct mc_err *err)
 {
     int rc;
 
@@ -256,7 +258,8 @@ int mc_stepvm_keep(struct mc_stepvm *s, struct mc_block *block, int32_t n,
     return 0;
 }
 
-int mc_stepvm_replay(struct mc_stepvm *s, const struct mc_stepvm *from, struct mc_err *err)
+int mc_stepvm_replay(struct mc_stepvm *s, const struct mc_stepvm *from,
+                     struct mc_err *err)
 {
     mc_shown_again(s->shown, from->shown);
     memcpy(s->shown->io.state, from->shown->io.state, sizeof s->shown->io.state);

@@ -93,7 +93,8 @@ int mc_stepvm_evict(struct mc_stepvm *s, struct mc_step_view *v, int32_t need,
 int mc_stepvm_admit(struct mc_stepvm *s, const struct mc_row *row, double *state,
                     int *answer, struct mc_err *err); /* 0 or the code to refuse with */
 int mc_stepvm_chain(struct mc_stepvm *s, struct mc_pick_seq *seq,
-                    const struct mc_params *want, struct mc_params *out, struct mc_err *err);
+                    const struct mc_params *want, struct mc_params *out,
+                    struct mc_err *err);
 int mc_stepvm_pick(struct mc_stepvm *s, const struct mc_cands *c, struct mc_pick_seq *seq,
                    int32_t *id, struct mc_err *err);
 
@@ -102,6 +103,7 @@ int mc_stepvm_keep(struct mc_stepvm *s, struct mc_block *block, int32_t n,
 
 /* Runs in s the call whose arguments are still in from->shown: s must be freshly opened,
  * of the same generation. */
-int mc_stepvm_replay(struct mc_stepvm *s, const struct mc_stepvm *from, struct mc_err *err);
+int mc_stepvm_replay(struct mc_stepvm *s, const struct mc_stepvm *from,
+                     struct mc_err *err);
 
 #endif

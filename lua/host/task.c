@@ -16,7 +16,7 @@
 static const char TVM_KEY; /* registry: the task VM */
 const char mc_wait_token;  /* yielded, as a light userdata, by lua/mc/wait.lua */
 
-/* ---- handles -------------------------------------------------------------------------- */
+/* ---- handles ----------------------------------------------------------------------- */
 
 static void link_owned(struct mc_owned **list, struct mc_owned *o)
 {
@@ -92,7 +92,7 @@ void mc_scope_interrupt(struct mc_scope *s, const struct mc_task *t)
     }
 }
 
-/* ---- the VM --------------------------------------------------------------------------- */
+/* ---- the VM ------------------------------------------------------------------------ */
 
 static int set_tvm(lua_State *L)
 {
@@ -145,7 +145,7 @@ void mc_tvm_fini(struct mc_tvm *v)
     v->account = NULL;
 }
 
-/* ---- tasks ---------------------------------------------------------------------------- */
+/* ---- tasks ------------------------------------------------------------------------- */
 
 static void stop_waiting(struct mc_task *t)
 {
@@ -289,8 +289,9 @@ struct mc_task *mc_task_need(lua_State *L)
     struct mc_task *t = mc_tvm_of(L)->now;
 
     if (!t)
-        luaL_error(L, "what waits is for requests, tasks and sessions: not for a file's top "
-                      "level, init or tests");
+        luaL_error(L,
+                   "what waits is for requests, tasks and sessions: not for a file's top "
+                   "level, init or tests");
     return t;
 }
 

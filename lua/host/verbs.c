@@ -37,7 +37,7 @@ static int on_rollback(void *self, json_t **out, struct mc_err *err)
     return generation(number, rc, out);
 }
 
-/* ---- list ------------------------------------------------------------------------------ */
+/* ---- list -------------------------------------------------------------------------- */
 
 static json_t *files_of(const struct mc_generation *g)
 {
@@ -56,7 +56,9 @@ static json_t *files_of(const struct mc_generation *g)
 
 static json_t *row_of(const struct mc_generation *g, const struct mc_policies_status *st)
 {
-    const char *what = g->number == st->live ? "live" : g->number == st->kept ? "kept" : "next";
+    const char *what = g->number == st->live   ? "live"
+                       : g->number == st->kept ? "kept"
+                                               : "next";
     char hash[24];
     json_t *row;
 
@@ -66,7 +68,8 @@ static json_t *row_of(const struct mc_generation *g, const struct mc_policies_st
     if (g->number != st->live)
         return row;
     json_object_set_new(row, "steps", json_integer((json_int_t)st->steps));
-    json_object_set_new(row, "probation", json_boolean(st->kept && st->steps < MC_BAD_WINDOW));
+    json_object_set_new(row, "probation",
+                        json_boolean(st->kept && st->steps < MC_BAD_WINDOW));
     return row;
 }
 
@@ -81,8 +84,8 @@ static json_t *models_of(struct mc_policies *leader)
         json_t *row;
 
         mc_policies_status(p, &st);
-        row = json_pack("{s:s, s:i, s:b, s:i}", "model", p->opts.model, "live", (int)st.live,
-                        "degraded", st.degraded, "lost_vms", st.lost);
+        row = json_pack("{s:s, s:i, s:b, s:i}", "model", p->opts.model, "live",
+                        (int)st.live, "degraded", st.degraded, "lost_vms", st.lost);
         if (st.error[0])
             json_object_set_new(row, "error", json_string(st.error));
         json_array_append_new(rows, row);
@@ -113,7 +116,7 @@ static int on_list(void *self, json_t **out, struct mc_err *err)
     return 0;
 }
 
-/* ---- check ----------------------------------------------------------------------------- */
+/* ---- check ------------------------------------------------------------------------- */
 
 struct check_job {
     const char *path;
@@ -123,7 +126,8 @@ struct check_job {
 };
 
 /* A path, or a name in the policies' own directory, written out into buf. */
-static const char *path_of(const struct mc_policies *p, const char *given, char *buf, size_t n)
+static const char *path_of(const struct mc_policies *p, const char *given, char *buf,
+                           size_t n)
 {
     size_t len = strlen(given);
     bool ends = len > 4 && strcmp(given + len - 4, ".lua") == 0;
@@ -165,7 +169,7 @@ static int on_check(void *self, const char *path, json_t **out, struct mc_err *e
     return j.rc;
 }
 
-/* ---- diff ------------------------------------------------------------------------------ */
+/* ---- diff -------------------------------------------------------------------------- */
 
 struct diff_job {
     const char *from, *to;
@@ -191,8 +195,9 @@ static int open_disk(struct mc_policies *p, const struct mc_generation *like,
     return rc;
 }
 
-static int open_word(struct mc_policies *p, const char *word, const struct mc_generation *like,
-                     struct mc_generation **out, struct mc_err *err)
+static int open_word(struct mc_policies *p, const char *word,
+                     const struct mc_generation *like, struct mc_generation **out,
+                     struct mc_err *err)
 {
     uint64_t numbers = atomic_load(&p->numbers);
     uint32_t n = strcmp(word, "live") == 0   ? mc_numbers_live(numbers)
@@ -205,9 +210,11 @@ static int open_word(struct mc_policies *p, const char *word, const struct mc_ge
     for (int i = 0; i < MC_N_KNOWN && n; i++)
         if (p->known[i] && p->known[i]->number == n)
             *out = mc_generation_ref(p->known[i]);
-    return *out ? 0 : mc_fail_param(err, MC_ENOENT, "generation", "there is no generation "
-                                    "'%.20s': live, kept, disk or a number of policy list",
-                                    word);
+    return *out ? 0
+                : mc_fail_param(err, MC_ENOENT, "generation",
+                                "there is no generation "
+                                "'%.20s': live, kept, disk or a number of policy list",
+                                word);
 }
 
 static struct mc_text text_of(const struct mc_generation *g, const char *name,
@@ -272,13 +279,14 @@ static int on_diff(void *self, const char *from, const char *to, json_t **out,
     struct diff_job j = {from ? from : "live", to ? to : from ? "live" : "disk", out, err, 0};
 
     if (strcmp(j.from, "disk") == 0)
-        return mc_fail_param(err, MC_EARG, "from", "diff goes from a generation: live, kept "
+        return mc_fail_param(err, MC_EARG, "from",
+                             "diff goes from a generation: live, kept "
                              "or a number");
     mc_policies_do(self, run_diff, &j);
     return j.rc;
 }
 
-/* ---- shadow ---------------------------------------------------------------------------- */
+/* ---- shadow ------------------------------------------------------------------------ */
 
 static void run_shadow(struct mc_policies *p, void *arg)
 {
@@ -290,7 +298,8 @@ static void run_shadow(struct mc_policies *p, void *arg)
     if (j->path && strcmp(j->path, "off") == 0)
         mc_shadow_end(&p->shadow);
     else if (j->path)
-        j->rc = mc_shadow_begin(&p->shadow, &o, path_of(p, j->path, path, sizeof path), j->err);
+        j->rc = mc_shadow_begin(&p->shadow, &o, path_of(p, j->path, path, sizeof path),
+                                j->err);
     if (j->rc == 0)
         *j->out = mc_shadow_report(&p->shadow);
 }

@@ -141,7 +141,8 @@ void mc_vm_push_choice(lua_State *L, const struct mc_choice *c)
     lua_setfield(L, -2, "name");
 }
 
-void mc_vm_push_script(lua_State *L, const char *name, const char *text, size_t n, int env)
+void mc_vm_push_script(lua_State *L, const char *name, const char *text, size_t n,
+                       int env)
 {
     if (n > 0 && text[0] == LUA_SIGNATURE[0])
         luaL_error(L, "%s: binary chunk refused", name);
@@ -161,7 +162,8 @@ int mc_vm_protect(struct mc_vm *vm, lua_CFunction fn, void *arg, struct mc_err *
     if (rc == 0)
         return 0;
     if (rc == LUA_ERRMEM)
-        mc_fail(err, MC_ENOMEM, "a Lua VM's %zu MB are used up", mc_arena_cap(vm->arena) >> 20);
+        mc_fail(err, MC_ENOMEM, "a Lua VM's %zu MB are used up",
+                mc_arena_cap(vm->arena) >> 20);
     else
         mc_fail(err, MC_EPOLICY, "%s",
                 lua_type(vm->L, -1) == LUA_TSTRING ? lua_tostring(vm->L, -1) : "error");

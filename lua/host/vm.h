@@ -53,7 +53,8 @@ struct mc_choice;
 void mc_vm_push_choice(lua_State *L, const struct mc_choice *c); /* {kind, name}, or nil */
 /* Compiles a script and gives it the environment at index env. name: "sched.lua". Text
  * only: a binary chunk is refused. */
-void mc_vm_push_script(lua_State *L, const char *name, const char *text, size_t n, int env);
+void mc_vm_push_script(lua_State *L, const char *name, const char *text, size_t n,
+                       int env);
 
 /* Turns the compiler on, if the VM was made with one: after the host's own set-up, which is
  * left by errors and not by jumps. */

@@ -26,7 +26,8 @@ int32_t mc_sets_find(const struct mc_sets *t, const char *pattern, size_t n)
     return -1;
 }
 
-int32_t mc_sets_add(struct mc_sets *t, const char *pattern, size_t n, const uint32_t *bits)
+int32_t mc_sets_add(struct mc_sets *t, const char *pattern, size_t n,
+                    const uint32_t *bits)
 {
     size_t bytes = ((size_t)t->vocab.n / 32 + 1) * sizeof *bits;
     int i = atomic_load(&t->n);

@@ -37,7 +37,8 @@ struct mc_sets {
 void mc_sets_fini(struct mc_sets *t);
 int32_t mc_sets_find(const struct mc_sets *t, const char *pattern, size_t n); /* or -1 */
 /* Copies pattern and bits; -1 when the table or memory is full. */
-int32_t mc_sets_add(struct mc_sets *t, const char *pattern, size_t n, const uint32_t *bits);
+int32_t mc_sets_add(struct mc_sets *t, const char *pattern, size_t n,
+                    const uint32_t *bits);
 const uint32_t *mc_sets_bits(const struct mc_sets *t, int32_t handle); /* or NULL */
 
 /* Text of a token as scripts see it: none for control tokens and ids without one. */

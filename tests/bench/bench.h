@@ -61,7 +61,7 @@ static void finish(void)
         die("stream", "an operation failed");
 }
 
-/* ---- roof ------------------------------------------------------------------------------ */
+/* ---- roof -------------------------------------------------------------------------- */
 
 static const uint8_t *walk;
 static size_t walk_bytes;
@@ -115,7 +115,7 @@ static double read_speed(size_t bytes, int threads)
     return (double)bytes / best * 1e-9;
 }
 
-/* ---- matrices -------------------------------------------------------------------------- */
+/* ---- matrices ---------------------------------------------------------------------- */
 
 static const struct fmt {
     const char *name;
@@ -161,7 +161,7 @@ static struct mc_w packed(const struct fmt *f, int32_t n, int32_t k)
     return p.w;
 }
 
-/* ---- the command line ------------------------------------------------------------------ */
+/* ---- the command line -------------------------------------------------------------- */
 
 /* Opens the backend, measures the roof; returns --only's word. */
 static const char *bench_open(int argc, char **argv)
@@ -186,7 +186,8 @@ static const char *bench_open(int argc, char **argv)
     if (!be || be->stream_new(be, &stream) < 0)
         die("cpu", why);
     n_threads = o.threads > 0 ? o.threads : 2;
-    printf("# %s; 1 row: weight bytes read, share of the 96 MiB roof; n: GFLOP/s\n", be->what);
+    printf("# %s; 1 row: weight bytes read, share of the 96 MiB roof; n: GFLOP/s\n",
+           be->what);
     roof = read_speed(WALK, n_threads);
     return only;
 }

@@ -28,11 +28,14 @@ static struct mc_act act_memory(uint16_t layout, size_t rows, int32_t k)
 {
     size_t n = rows * (size_t)k;
 
-    return (struct mc_act){.x = memory(n * 4), .s = memory(n / 8), .bf = memory(n / 8), .k = k,
+    return (struct mc_act){.x = memory(n * 4),
+                           .s = memory(n / 8),
+                           .bf = memory(n / 8),
+                           .k = k,
                            .layout = layout};
 }
 
-/* ---- moe ------------------------------------------------------------------------------- */
+/* ---- moe --------------------------------------------------------------------------- */
 
 enum { E = 8, H = 7168, INNER = 2048, MOST = 64 };
 
@@ -94,8 +97,9 @@ static void bench_experts(const struct fmt *f)
         for (i = 0; i <= E; i++)
             offset[i] = i * rows;
         best = best_of(go_moe, &p, r < 2 ? ROUNDS : 3);
-        printf("  %2d rows: %6.1f GB/s = %3.0f%% %5.0f GFLOP/s", rows, bytes / best * 1e-9,
-               bytes / best * 1e-7 / roof, 6.0 * rows * E * H * INNER / best * 1e-9);
+        printf("  %2d rows: %6.1f GB/s = %3.0f%% %5.0f GFLOP/s", rows,
+               bytes / best * 1e-9, bytes / best * 1e-7 / roof,
+               6.0 * rows * E * H * INNER / best * 1e-9);
     }
     printf("\n");
 }
@@ -105,17 +109,27 @@ static void bench_moe(void)
     size_t i;
 
     for (i = 0; i < sizeof fmts / sizeof fmts[0]; i++)
-        if (fmts[i].fmt == MC_D_INT4 || fmts[i].fmt == MC_D_NVFP4 || fmts[i].fmt == MC_D_E4M3 ||
-            fmts[i].fmt == MC_D_Q4_K)
+        if (fmts[i].fmt == MC_D_INT4 || fmts[i].fmt == MC_D_NVFP4 ||
+            fmts[i].fmt == MC_D_E4M3 || fmts[i].fmt == MC_D_Q4_K)
             bench_experts(&fmts[i]);
 }
 
-/* ---- latents --------------------------------------------------------------------------- */
+/* ---- latents ----------------------------------------------------------------------- */
 
-enum { C = 512, R = 64, SEQS = 16, LAYERS = 4, CAP = 1024, BLOCKS = 128, NOPE = 128, V = 128 };
+enum {
+    C = 512,
+    R = 64,
+    SEQS = 16,
+    LAYERS = 4,
+    CAP = 1024,
+    BLOCKS = 128,
+    NOPE = 128,
+    V = 128
+};
 
 static struct mc_slot slots[SEQS];
-static int32_t table[SEQS * BLOCKS], live[4], pos[CAP], row_seq[CAP], q0[SEQS + 1], slot[SEQS];
+static int32_t table[SEQS * BLOCKS], live[4], pos[CAP], row_seq[CAP], q0[SEQS + 1],
+    slot[SEQS];
 
 static struct mc_rows rows_view(void)
 {
@@ -171,8 +185,10 @@ static void bench_decode(uint16_t layout, const char *name, int32_t n_seq, int32
     p.o = memory(parts * C * 4);
     p.ml = memory(parts * 8);
     best = best_of(go_latent, &p, 5) / LAYERS;
-    printf("latent      %-9s %2d rows of %3d heads at %d: %8.0f us a layer %6.1f GB/s = %3.0f%% "
-           "%5.0f GFLOP/s\n", name, n_seq, h, CTX, best * 1e6, bytes / best * 1e-9,
+    printf("latent      %-9s %2d rows of %3d heads at %d: %8.0f us a layer %6.1f GB/s = "
+           "%3.0f%% "
+           "%5.0f GFLOP/s\n",
+           name, n_seq, h, CTX, best * 1e6, bytes / best * 1e-9,
            bytes / best * 1e-7 / roof, flops / best * 1e-9);
     be->release(be, p.kv.base, pool);
     be->release(be, (void *)p.q, (size_t)SEQS * (size_t)h * (C + R) * 4);
@@ -192,7 +208,7 @@ static void bench_latent(void)
         }
 }
 
-/* ---- long chunks ----------------------------------------------------------------------- */
+/* ---- long chunks ------------------------------------------------------------------- */
 
 struct forms {
     struct mc_mla_q_p q;
@@ -216,7 +232,8 @@ static void go_forms(void *ctx)
 
 static void forms_long(struct forms *f, int32_t long_rows)
 {
-    f->q.long_rows = f->attn.long_rows = f->out.long_rows = f->ragged.long_rows = long_rows;
+    f->q.long_rows = f->attn.long_rows = f->out.long_rows = f->ragged.long_rows =
+        long_rows;
 }
 
 static void bench_long(void)
@@ -257,12 +274,14 @@ static void bench_long(void)
             }
             live[0] = n, live[1] = 0, live[2] = 1;
             q0[1] = n;
-            f.q.rows = f.attn.rows = f.merge.rows = f.out.rows = f.ragged.rows = rows_view();
+            f.q.rows = f.attn.rows = f.merge.rows = f.out.rows = f.ragged.rows =
+                rows_view();
             forms_long(&f, 0);
             absorbed = best_of(go_forms, &f, 5);
             forms_long(&f, 1);
             expanded = best_of(go_forms, &f, 5);
-            printf("long        %3d rows behind %4d: absorbed %8.0f us, expanded %8.0f us, %.2f\n",
+            printf("long        %3d rows behind %4d: absorbed %8.0f us, expanded %8.0f "
+                   "us, %.2f\n",
                    n, before[j], absorbed * 1e6, expanded * 1e6, absorbed / expanded);
         }
 }

@@ -12,7 +12,7 @@
 
 enum { MAX_COPIES = 512 };
 
-/* ---- roof ------------------------------------------------------------------------------ */
+/* ---- roof -------------------------------------------------------------------------- */
 
 static void bench_roof(void)
 {
@@ -23,7 +23,7 @@ static void bench_roof(void)
                read_speed(WALK, t), read_speed((size_t)1 << 30, t));
 }
 
-/* ---- linear ---------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------ */
 
 static void bench_matrix(const struct fmt *f, int32_t n, int32_t k)
 {
@@ -36,8 +36,10 @@ static void bench_matrix(const struct fmt *f, int32_t n, int32_t k)
     do
         w[copies] = packed(f, n, k);
     while (++copies < MAX_COPIES && w[0].bytes * (size_t)copies < WALK);
-    p.act = (struct mc_act){.x = memory(512 * (size_t)k * 4), .s = memory(512 * (size_t)k / 8),
-                            .bf = memory(512 * (size_t)k / 8), .k = k,
+    p.act = (struct mc_act){.x = memory(512 * (size_t)k * 4),
+                            .s = memory(512 * (size_t)k / 8),
+                            .bf = memory(512 * (size_t)k / 8),
+                            .k = k,
                             .layout = be->act_of(be, w[0].layout)};
     p.y[0] = memory(512 * (size_t)n * 4);
     printf("%-9s %5d x %-5d", f->name, n, k);
@@ -97,7 +99,7 @@ static void bench_linear(void)
                 bench_matrix(&fmts[i], shape[j][0], shape[j][1]);
 }
 
-/* ---- attention ------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------- */
 
 static void bench_layout(uint16_t layout, const char *name, int32_t n_seq)
 {
@@ -141,8 +143,9 @@ static void bench_layout(uint16_t layout, const char *name, int32_t n_seq)
         best = t < best ? t : best;
     }
     bytes = bytes * CTX / MC_PAGE * n_seq;
-    printf("attention   %-5s %2d rows at %d   %7.1f us a layer   %6.1f GB/s = %3.0f%%\n", name,
-           n_seq, CTX, best * 1e6, (double)bytes / best * 1e-9, (double)bytes / best * 1e-7 / roof);
+    printf("attention   %-5s %2d rows at %d   %7.1f us a layer   %6.1f GB/s = %3.0f%%\n",
+           name, n_seq, CTX, best * 1e6, (double)bytes / best * 1e-9,
+           (double)bytes / best * 1e-7 / roof);
     be->release(be, kv.base, pool);
     be->release(be, (void *)p.q, q_bytes);
     be->release(be, p.o, o_bytes);
@@ -160,7 +163,7 @@ static void bench_attention(void)
     }
 }
 
-/* ---- chain and sample ------------------------------------------------------------------ */
+/* ---- chain and sample -------------------------------------------------------------- */
 
 static void bench_rows(int32_t vocab, int32_t n, const char *how, struct mc_samp samp)
 {
@@ -210,9 +213,10 @@ static void bench_rows(int32_t vocab, int32_t n, const char *how, struct mc_samp
         t = now() - t;
         best[1] = t < best[1] ? t : best[1];
     }
-    printf("vocab       %6d x %-2d %-9s chain %7.0f us   sample %7.0f us\n", vocab, n, how,
-           best[0] * 1e6, best[1] * 1e6);
-    be->release(be, logits, bytes), be->release(be, raw, bytes), be->release(be, fresh, bytes);
+    printf("vocab       %6d x %-2d %-9s chain %7.0f us   sample %7.0f us\n", vocab, n,
+           how, best[0] * 1e6, best[1] * 1e6);
+    be->release(be, logits, bytes), be->release(be, raw, bytes),
+        be->release(be, fresh, bytes);
     be->release(be, s.scratch, need.scratch ? need.scratch : 1);
     be->release(be, counts, (size_t)64 * (size_t)vocab * 2);
     be->release(be, bias, 64 * MC_MAX_BIAS * sizeof *bias);

@@ -122,7 +122,8 @@ static void fake_give(struct mc_engine *e, int i, int32_t id)
     t.n_top = s->n_top > 0 ? s->n_top : 0;
     for (int32_t k = 0; k < t.n_top; k++) {
         t.top_id[k] = (id + k) % e->n_vocab;
-        t.top_logprob[k] = e->minus_inf && k > 0 ? -INFINITY : -0.25f * (float)(id + k + 1);
+        t.top_logprob[k] = e->minus_inf && k > 0 ? -INFINITY
+                                                 : -0.25f * (float)(id + k + 1);
     }
     s->n_gen++;
     s->sink.token(s->sink.ctx, &t);
@@ -228,8 +229,8 @@ uint64_t mc_held_bytes(const struct mc_engine *e, const struct mc_held *h)
     return 0;
 }
 
-int mc_engine_pack(struct mc_engine *e, const struct mc_held *h, uint8_t **data, size_t *n,
-                   struct mc_err *err)
+int mc_engine_pack(struct mc_engine *e, const struct mc_held *h, uint8_t **data,
+                   size_t *n, struct mc_err *err)
 {
     (void)e, (void)h, (void)data, (void)n;
     return mc_fail(err, MC_EUNSUP, "nothing is kept here");
@@ -261,8 +262,8 @@ struct mc_tensors *mc_engine_tensors(struct mc_engine *e, struct mc_err *err)
     return NULL;
 }
 
-int mc_engine_submit(struct mc_engine *e, const struct mc_request *r, struct mc_handle *out,
-                     struct mc_err *err)
+int mc_engine_submit(struct mc_engine *e, const struct mc_request *r,
+                     struct mc_handle *out, struct mc_err *err)
 {
     int i = atomic_load(&e->n_seq);
     struct fake_seq *s = &e->seq[i];

@@ -53,8 +53,8 @@ static inline void key(struct buf *b, const char *name, uint32_t type)
 }
 
 /* A tensor info of two dims. */
-static inline void info(struct buf *b, const char *name, uint64_t ne0, uint64_t ne1, uint32_t type,
-                 uint64_t offset)
+static inline void info(struct buf *b, const char *name, uint64_t ne0, uint64_t ne1,
+                        uint32_t type, uint64_t offset)
 {
     str(b, name);
     u32(b, 2);

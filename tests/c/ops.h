@@ -31,7 +31,7 @@ static inline bool ops_open(const char *body, int threads, struct kern *k)
         for (bool open_ = ops_open(ops_bodies[i_], n, &(K)); open_;                        \
              open_ = false, kern_close(&(K)))
 
-/* ---- matrices ------------------------------------------------------------------------- */
+/* ---- matrices ---------------------------------------------------------------------- */
 
 static const struct ops_fmt {
     const char *name;
@@ -52,7 +52,8 @@ static inline void ops_put16(uint8_t *at, uint16_t v)
 }
 
 /* Random codes under scales of sane size; mins are -8 steps or so, as real ones are. */
-static inline void ops_fill(const struct ops_fmt *f, uint8_t *q, int64_t units, uint64_t *seed)
+static inline void ops_fill(const struct ops_fmt *f, uint8_t *q, int64_t units,
+                            uint64_t *seed)
 {
     int64_t i;
     int32_t j;
@@ -151,8 +152,8 @@ static inline void ops_disk_free(struct mc_disk *d)
 }
 
 /* A slice of d packed by k's backend; freed by ops_w_free. */
-static inline struct mc_w ops_pack_slice(struct kern *k, const struct mc_disk *d, int32_t row0,
-                                         int32_t n, int32_t k0, int32_t kk)
+static inline struct mc_w ops_pack_slice(struct kern *k, const struct mc_disk *d,
+                                         int32_t row0, int32_t n, int32_t k0, int32_t kk)
 {
     struct mc_pack_p p = {.disk = *d, .row0 = row0, .k0 = k0};
     struct mc_need need;
@@ -182,7 +183,7 @@ static inline void ops_w_free(struct mc_w *w)
     free(w->zero);
 }
 
-/* ---- activations ---------------------------------------------------------------------- */
+/* ---- activations ------------------------------------------------------------------- */
 
 static inline struct mc_act ops_act(uint16_t layout, int32_t rows, int32_t k)
 {
@@ -210,8 +211,8 @@ static inline float ops_act_at(const struct mc_act *a, int32_t t, int32_t c)
 }
 
 /* Rows of random values, some of them much larger than the rest, rounded by k's quant. */
-static inline struct mc_act ops_rows(struct kern *k, uint16_t layout, int32_t rows, int32_t cols,
-                                     uint64_t *seed)
+static inline struct mc_act ops_rows(struct kern *k, uint16_t layout, int32_t rows,
+                                     int32_t cols, uint64_t *seed)
 {
     struct mc_act a = ops_act(layout, rows, cols);
     float *x = malloc((size_t)rows * (size_t)cols * sizeof *x);

@@ -28,7 +28,9 @@ static UNUSED int check_edge(void *edge, struct mc_generation *g, struct mc_err 
 
     (void)edge;
     checked++;
-    return router && strcmp(router, "bad") == 0 ? mc_fail(err, MC_EPOLICY, "bad.lua:1: bad") : 0;
+    return router && strcmp(router, "bad") == 0
+               ? mc_fail(err, MC_EPOLICY, "bad.lua:1: bad")
+               : 0;
 }
 
 static UNUSED void live_edge(void *edge, struct mc_generation *g)

@@ -13,7 +13,7 @@
 
 #define UNUSED __attribute__((unused))
 
-/* ---- directories ---------------------------------------------------------------------- */
+/* ---- directories ------------------------------------------------------------------- */
 
 static UNUSED char *dir_new(void)
 {
@@ -22,13 +22,15 @@ static UNUSED char *dir_new(void)
     const char *base = getenv("TMPDIR");
     char *d = name[n++ % 8];
 
-    snprintf(d, sizeof name[0], "%.100s/mascon-test-XXXXXX", base && *base ? base : "/tmp");
+    snprintf(d, sizeof name[0], "%.100s/mascon-test-XXXXXX",
+             base && *base ? base : "/tmp");
     if (!mkdtemp(d))
         abort();
     return d;
 }
 
-static UNUSED void dir_write_n(const char *dir, const char *file, const char *text, size_t n)
+static UNUSED void dir_write_n(const char *dir, const char *file, const char *text,
+                               size_t n)
 {
     char path[256], tmp[270];
     FILE *f;
@@ -68,7 +70,7 @@ static UNUSED void dir_scheduler(const char *dir, const char *body, const char *
     dir_write(dir, "init.lua", "return { scheduler = 's' }");
 }
 
-/* ---- a vocabulary: token i is a word; 0 and 1 are control tokens ----------------------- */
+/* ---- a vocabulary: token i is a word; 0 and 1 are control tokens ------------------- */
 
 static const char *const test_words[] = {
     "<s>", "<end>", "a", "e", " the", "The", ".", "no.", " end", "b", "x", "yes", "\xc3\xa9",
@@ -76,7 +78,8 @@ static const char *const test_words[] = {
 };
 enum { N_TEST_WORD = sizeof test_words / sizeof *test_words };
 
-static UNUSED const char *test_piece(const void *ctx, int32_t id, size_t *n, bool *special)
+static UNUSED const char *test_piece(const void *ctx, int32_t id, size_t *n,
+                                     bool *special)
 {
     (void)ctx;
     if (id < 0 || id >= N_TEST_WORD)
@@ -91,7 +94,7 @@ static UNUSED struct mc_vocab test_vocab(void)
     return (struct mc_vocab){.n = N_TEST_WORD, .piece = test_piece};
 }
 
-/* ---- steps ---------------------------------------------------------------------------- */
+/* ---- steps ------------------------------------------------------------------------- */
 
 enum { STEP_ROWS = 512, STEP_LANES = 4 };
 
@@ -122,7 +125,8 @@ static UNUSED struct step_block *step_new(int n_lane, int pages)
     return b;
 }
 
-static UNUSED struct mc_row *step_row(struct step_block *b, int lane, int state, int n_prompt)
+static UNUSED struct mc_row *step_row(struct step_block *b, int lane, int state,
+                                      int n_prompt)
 {
     int i = b->view.n_row++;
     struct mc_row *r = &b->row[i];

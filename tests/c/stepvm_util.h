@@ -69,7 +69,10 @@ static UNUSED void check_plan(const char *body)
     struct mc_err err = {0};
 
     for (int i = 0; i < 8; i++)
-        step_row(b, i % 2, i < 3 ? MC_STATE_DECODE : i < 4 ? MC_STATE_PAUSED : MC_STATE_WAITING,
+        step_row(b, i % 2,
+                 i < 3   ? MC_STATE_DECODE
+                 : i < 4 ? MC_STATE_PAUSED
+                         : MC_STATE_WAITING,
                  100 + i);
     s->opts.hook_us = 60000000; /* some try thousands of things */
     assert_ok(run_plan(s, b, p, &err), err);

@@ -70,7 +70,8 @@ static void budget_of_glm_is_its_published_checkpoint(void **state)
     assert_int_equal(o.w.cls[MC_B_INDEXER].n_tensor, 21 * 5); /* wq_b and wk have scales */
     budget(&o, 8);
     near_to((double)o.w.all.bytes_rank / GIB, 89.5, 0.05);
-    near_to((double)(o.w.all.bytes_rank - o.w.cls[MC_B_MTP].bytes_rank) / GIB, 88.2, 0.05);
+    near_to((double)(o.w.all.bytes_rank - o.w.cls[MC_B_MTP].bytes_rank) / GIB, 88.2,
+            0.05);
     close_config(&o);
 }
 
@@ -118,7 +119,8 @@ static void budget_parts_of_ranks_are_the_whole(void **state)
         budget(&o, 8);
         each = o.w.all.bytes_each;
         /* 8 parts and the replicated once; shapes and factors are in every part */
-        near_to((double)(8 * (o.w.all.bytes_rank - each) + each) / (double)whole, 1, 1e-3);
+        near_to((double)(8 * (o.w.all.bytes_rank - each) + each) / (double)whole, 1,
+                1e-3);
         assert_int_equal(o.w.all.bytes, whole);
         close_config(&o);
     }
@@ -173,7 +175,7 @@ static void budget_of_a_config_is_that_of_its_tensors(void **state)
     }
 }
 
-/* ---- forms ----------------------------------------------------------------------------- */
+/* ---- forms ------------------------------------------------------------------------- */
 
 static int open_scheme(const char *quant, struct mc_scheme **s, json_t **config,
                        struct mc_err *err)
@@ -186,7 +188,8 @@ static int open_scheme(const char *quant, struct mc_scheme **s, json_t **config,
     return mc_scheme_open(*config, s, err);
 }
 
-static void scheme_says(const char *quant, int matrix, const char *module, const char *want)
+static void scheme_says(const char *quant, int matrix, const char *module,
+                        const char *want)
 {
     const struct mc_tensor_spec t = {.at = (uint8_t)matrix, .count = 1};
     char name[MC_FORM_NAME];
@@ -209,7 +212,8 @@ static void scheme_says(const char *quant, int matrix, const char *module, const
 #define CT(groups, ignore) \
     "{\"quant_method\":\"compressed-tensors\",\"config_groups\":{" groups "},\"ignore\":[" \
     ignore "]}"
-#define GROUP(n, targets, w) "\"group_" n "\":{\"targets\":[" targets "],\"weights\":" w "}"
+#define GROUP(n, targets, w) \
+    "\"group_" n "\":{\"targets\":[" targets "],\"weights\":" w "}"
 
 static void form_of_a_module_follows_targets_and_ignore(void **state)
 {
@@ -281,7 +285,7 @@ static void form_counts_partial_blocks(void **state)
     assert_int_equal(mc_form_bytes(&q4, 2, 64), 2 * 2 * 18);
 }
 
-/* ---- pages and sharding ---------------------------------------------------------------- */
+/* ---- pages and sharding ------------------------------------------------------------ */
 
 static struct mc_kv pages(const struct opened *o, const char *name)
 {
@@ -309,7 +313,8 @@ static void budget_pages_hold_the_known_bytes_of_a_token(void **state)
     close_config(&glm);
 }
 
-static void budget_crossover_comes_sooner_with_more_sequences_and_larger_tokens(void **state)
+static void budget_crossover_comes_sooner_with_more_sequences_and_larger_tokens(
+    void **state)
 {
     const struct mc_speed speed = {.hbm = 4e12, .flops = 660e12, .link = 300e9, .exchange = 5e-6};
     struct opened o = open_config("tests/configs/kimi-k2.6.json");

@@ -89,13 +89,14 @@ static void parted(struct ranks *r, const char *why, double within)
         fail_msg("'%s' is not '%s'", mc_comm_broken(r->comm), why);
 }
 
-/* ---- sums ---------------------------------------------------------------------------- */
+/* ---- sums -------------------------------------------------------------------------- */
 
 /* Joins one after another, each rank with its own parts, late now and then; what each has
  * at the end is the sum in rank order. */
 static void check_joins(int32_t n, bool ref, int threads)
 {
-    static float part[2][MC_MAX_RANKS][ROWS * H], res[MC_MAX_RANKS][ROWS * H], want[ROWS * H];
+    static float part[2][MC_MAX_RANKS][ROWS * H], res[MC_MAX_RANKS][ROWS * H],
+        want[ROWS * H];
     struct ranks r = ranks_open(n, ref, threads, 20000);
     struct kern_rows rows = {0};
     uint64_t seed = 7;
@@ -191,7 +192,7 @@ static void comm_nobody_is_overrun(void **state)
     }
 }
 
-/* ---- rows to and from ranks ---------------------------------------------------------- */
+/* ---- rows to and from ranks -------------------------------------------------------- */
 
 enum { V = 37, MOST = 11 };
 
@@ -244,7 +245,7 @@ static void comm_rows_go_whole_to_their_rank_and_back_to_all(void **state)
             check_rows(counts[c], live);
 }
 
-/* ---- parting ------------------------------------------------------------------------- */
+/* ---- parting ----------------------------------------------------------------------- */
 
 static void put_join(struct ranks *r, int32_t i, const struct kern_rows *rows, float *x)
 {
@@ -356,7 +357,7 @@ static void comm_a_waiting_rank_can_be_called_off(void **state)
     ranks_close(&r);
 }
 
-/* ---- agreement ----------------------------------------------------------------------- */
+/* ---- agreement --------------------------------------------------------------------- */
 
 struct state {
     struct kern_rows rows;

@@ -9,7 +9,7 @@
 #include "tests/c/gguf_write.h"
 #include "tests/c/tmpdir.h"
 
-/* ---- Hugging Face -------------------------------------------------------------------- */
+/* ---- Hugging Face ------------------------------------------------------------------ */
 
 #define SIZES \
     "\"vocab_size\":1000,\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2," \
@@ -90,7 +90,8 @@ static void config_of_each_family_has_its_fields(void **state)
     assert_int_equal(m.head_dim, 16);
     assert_int_equal(m.max_context, 512);
     assert_true(m.norm_eps == 1e-5f);
-    assert_false(m.tied || m.qkv_bias || m.qk_norm || m.rope_neighbours || m.has_sampling);
+    assert_false(m.tied || m.qkv_bias || m.qk_norm || m.rope_neighbours ||
+                 m.has_sampling);
     assert_int_equal(m.window, 0);
     assert_int_equal(m.rope, MC_ROPE_PLAIN);
     assert_true(m.rope_theta == 10000);
@@ -109,7 +110,8 @@ static void config_of_each_family_has_its_fields(void **state)
     assert_int_equal(good(LLAMA, "{\"head_dim\":null}").head_dim, 16);
     assert_int_equal(good(LLAMA, "{\"num_key_value_heads\":null}").n_kv_head, 4);
     assert_int_equal(good(LLAMA, "{\"num_key_value_heads\":\"(absent)\"}").n_kv_head, 4);
-    refused(MISTRAL, "{\"num_key_value_heads\":\"(absent)\"}", "num_key_value_heads is missing");
+    refused(MISTRAL, "{\"num_key_value_heads\":\"(absent)\"}",
+            "num_key_value_heads is missing");
 }
 
 static void config_dtype_has_two_spellings_and_neither_matters(void **state)
@@ -131,15 +133,17 @@ static void config_rope_has_two_spellings(void **state)
     assert_int_equal(a.rope, MC_ROPE_LLAMA3);
     assert_true(a.rope_theta == 500000 && a.rope_factor == 8 && a.rope_low == 1 &&
                 a.rope_high == 4 && a.rope_original == 256);
-    b = good(LLAMA, "{\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\","
-                    "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
-                    "\"original_max_position_embeddings\":256}}");
+    b = good(LLAMA,
+             "{\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"llama3\","
+             "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+             "\"original_max_position_embeddings\":256}}");
     assert_memory_equal(&a, &b, sizeof a);
     a = good(LLAMA, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}");
     assert_true(a.rope == MC_ROPE_LINEAR && a.rope_factor == 4 && a.rope_theta == 10000);
     a = good(QWEN2, "{\"rope_theta\":1000000,\"rope_scaling\":null}");
     assert_true(a.rope == MC_ROPE_PLAIN && a.rope_theta == 1e6);
-    a = good(QWEN3, "{\"rope_parameters\":{\"rope_theta\":1000000,\"rope_type\":\"default\"}}");
+    a = good(QWEN3,
+             "{\"rope_parameters\":{\"rope_theta\":1000000,\"rope_type\":\"default\"}}");
     assert_true(a.rope == MC_ROPE_PLAIN && a.rope_theta == 1e6);
     a = good(LLAMA, "{\"rope_theta\":5000,\"rope_parameters\":{\"rope_theta\":5000}}");
     assert_true(a.rope_theta == 5000);
@@ -148,20 +152,26 @@ static void config_rope_has_two_spellings(void **state)
 static void config_rope_that_is_not_understood_is_refused(void **state)
 {
     (void)state;
-    refused(LLAMA, "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "rope_type dynamic");
+    refused(LLAMA, "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}",
+            "rope_type dynamic");
     refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}",
             "original_max_position_embeddings is missing");
-    refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "rope_type longrope");
+    refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
+            "rope_type longrope");
     refused(LLAMA, "{\"rope_scaling\":{\"rope_type\":7}}", "rope_type");
     refused(LLAMA, "{\"rope_scaling\":\"linear\"}", "rope_scaling is not an object");
     refused(LLAMA, "{\"rope_parameters\":[]}", "rope_parameters is not an object");
     refused(LLAMA, "{\"rope_scaling\":{\"type\":\"linear\"}}", "factor");
     refused(LLAMA, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", "factor 0");
     refused(LLAMA, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"4\"}}", "factor");
-    refused(LLAMA, "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}", "low_freq_factor");
-    refused(LLAMA, "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
-                   "\"high_freq_factor\":4}}", "low_freq_factor 4 is not below");
-    refused(LLAMA, "{\"rope_theta\":1,\"rope_parameters\":{\"rope_theta\":2}}", "two values");
+    refused(LLAMA, "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}",
+            "low_freq_factor");
+    refused(LLAMA,
+            "{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+            "\"high_freq_factor\":4}}",
+            "low_freq_factor 4 is not below");
+    refused(LLAMA, "{\"rope_theta\":1,\"rope_parameters\":{\"rope_theta\":2}}",
+            "two values");
     refused(LLAMA, "{\"rope_theta\":0}", "rope_theta 0");
     refused(LLAMA, "{\"partial_rotary_factor\":0.5}", "partial_rotary_factor");
     refused(LLAMA, "{\"rope_parameters\":{\"partial_rotary_factor\":0.5}}",
@@ -177,11 +187,13 @@ static void config_window_is_for_all_layers_or_none(void **state)
     assert_int_equal(good(MISTRAL, "{\"sliding_window\":\"(absent)\"}").window, 4096);
     assert_int_equal(good(LLAMA, "{\"sliding_window\":128}").window, 0);
     assert_int_equal(good(QWEN2, "{\"use_sliding_window\":true}").window, 0);
-    assert_int_equal(good(QWEN2, "{\"use_sliding_window\":true,\"max_window_layers\":0}").window,
-                     128);
-    refused(QWEN2, "{\"use_sliding_window\":true,\"max_window_layers\":1}", "max_window_layers");
-    assert_int_equal(good(QWEN3, "{\"layer_types\":[\"full_attention\",\"full_attention\"]}")
-                         .window, 0);
+    assert_int_equal(
+        good(QWEN2, "{\"use_sliding_window\":true,\"max_window_layers\":0}").window, 128);
+    refused(QWEN2, "{\"use_sliding_window\":true,\"max_window_layers\":1}",
+            "max_window_layers");
+    assert_int_equal(
+        good(QWEN3, "{\"layer_types\":[\"full_attention\",\"full_attention\"]}").window,
+        0);
     assert_int_equal(good(QWEN3, "{\"use_sliding_window\":true,\"sliding_window\":64,"
                                  "\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}")
                          .window, 64);
@@ -190,7 +202,8 @@ static void config_window_is_for_all_layers_or_none(void **state)
     refused(QWEN3, "{\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]}",
             "no window");
     refused(QWEN3, "{\"layer_types\":[\"full_attention\"]}", "layer_types");
-    refused(QWEN3, "{\"layer_types\":[\"full_attention\",\"linear_attention\"]}", "layer_types");
+    refused(QWEN3, "{\"layer_types\":[\"full_attention\",\"linear_attention\"]}",
+            "layer_types");
     refused(MISTRAL, "{\"sliding_window\":-1}", "sliding_window -1");
 }
 
@@ -200,7 +213,8 @@ static void config_fields_that_change_the_result_are_refused_by_name(void **stat
     refused(LLAMA, "{\"model_type\":\"gemma2\"}", "model_type gemma2");
     refused(LLAMA, "{\"model_type\":\"(absent)\"}", "model_type");
     refused(LLAMA, "{\"model_type\":7}", "model_type");
-    refused(LLAMA, "{\"architectures\":[\"LlamaForSequenceClassification\"]}", "architectures");
+    refused(LLAMA, "{\"architectures\":[\"LlamaForSequenceClassification\"]}",
+            "architectures");
     refused(LLAMA, "{\"architectures\":\"LlamaForCausalLM\"}", "architectures");
     good(LLAMA, "{\"architectures\":[\"LlamaForCausalLM\"]}");
     refused(LLAMA, "{\"hidden_act\":\"gelu\"}", "hidden_act must be silu, not gelu");
@@ -210,7 +224,8 @@ static void config_fields_that_change_the_result_are_refused_by_name(void **stat
     refused(QWEN3, "{\"attention_bias\":true}", "attention_bias");
     refused(LLAMA, "{\"mlp_bias\":true}", "mlp_bias");
     refused(LLAMA, "{\"tie_word_embeddings\":\"yes\"}", "tie_word_embeddings");
-    refused(LLAMA, "{\"quantization_config\":{\"quant_method\":\"hqq\"}}", "quant_method hqq");
+    refused(LLAMA, "{\"quantization_config\":{\"quant_method\":\"hqq\"}}",
+            "quant_method hqq");
     refused(LLAMA, "{\"quantization_config\":{}}", "quant_method");
     refused(LLAMA, "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\","
                    "\"sparsity_config\":{\"format\":\"sparse-24-bitmask\"}}}", "sparse-24-bitmask");
@@ -240,7 +255,8 @@ static void config_numbers_have_limits(void **state)
         snprintf(patch, sizeof patch, "{\"%s\":null}", sizes[i]);
         refused(LLAMA, patch, "is missing");
     }
-    refused(LLAMA, "{\"num_key_value_heads\":3}", "4 attention heads are no multiple of 3");
+    refused(LLAMA, "{\"num_key_value_heads\":3}",
+            "4 attention heads are no multiple of 3");
     refused(LLAMA, "{\"num_key_value_heads\":0}", "num_key_value_heads 0");
     refused(LLAMA, "{\"head_dim\":15}", "head_dim 15 is odd");
     refused(LLAMA, "{\"head_dim\":2000}", "head_dim 2000");
@@ -260,8 +276,9 @@ static void config_stop_ids_are_the_union_of_both_files(void **state)
     assert_int_equal(m.bos, 1);
     assert_int_equal(m.n_eos, 3);
     assert_true(m.eos[0] == 2 && m.eos[1] == 5 && m.eos[2] == 9);
-    assert_ok(load(LLAMA, "{\"eos_token_id\":null}", "{\"bos_token_id\":7,\"eos_token_id\":3}",
-                   &m, &err), err);
+    assert_ok(load(LLAMA, "{\"eos_token_id\":null}",
+                   "{\"bos_token_id\":7,\"eos_token_id\":3}", &m, &err),
+              err);
     assert_true(m.bos == 7 && m.n_eos == 1 && m.eos[0] == 3);
     refused(LLAMA, "{\"eos_token_id\":1000}", "eos_token_id 1000 is no id");
     refused(LLAMA, "{\"bos_token_id\":1000}", "bos_token_id 1000 is no id");
@@ -279,10 +296,13 @@ static void config_sampling_defaults_come_from_generation_config(void **state)
     (void)state;
     assert_ok(load(LLAMA, "{}", "{\"do_sample\":true}", &m, &err), err);
     assert_false(m.has_sampling);
-    assert_ok(load(LLAMA, "{\"temperature\":9}", "{\"temperature\":0.6,\"top_p\":0.9,\"top_k\":20,"
-                   "\"min_p\":0.05,\"repetition_penalty\":1.05}", &m, &err), err);
-    assert_true(m.has_sampling && m.temperature == 0.6f && m.top_p == 0.9f && m.top_k == 20 &&
-                m.min_p == 0.05f && m.repetition_penalty == 1.05f);
+    assert_ok(load(LLAMA, "{\"temperature\":9}",
+                   "{\"temperature\":0.6,\"top_p\":0.9,\"top_k\":20,"
+                   "\"min_p\":0.05,\"repetition_penalty\":1.05}",
+                   &m, &err),
+              err);
+    assert_true(m.has_sampling && m.temperature == 0.6f && m.top_p == 0.9f &&
+                m.top_k == 20 && m.min_p == 0.05f && m.repetition_penalty == 1.05f);
     assert_ok(load(LLAMA, "{}", "{\"temperature\":null}", &m, &err), err);
     assert_false(m.has_sampling);
     assert_int_equal(load(LLAMA, "{}", "{\"top_p\":1.5}", &m, &err), MC_EFORMAT);
@@ -314,13 +334,15 @@ static void config_of_a_real_checkpoint_and_its_gguf_agree(void **state)
     assert_string_equal(h.family, g.family);
     assert_true(h.vocab == g.vocab && h.vocab == 2048);
     assert_true(h.hidden == g.hidden && h.inter == g.inter && h.n_layer == g.n_layer);
-    assert_true(h.n_head == g.n_head && h.n_kv_head == g.n_kv_head && h.head_dim == g.head_dim);
+    assert_true(h.n_head == g.n_head && h.n_kv_head == g.n_kv_head &&
+                h.head_dim == g.head_dim);
     assert_true(h.max_context == g.max_context && h.norm_eps == g.norm_eps);
     assert_true(h.tied && g.tied && !h.rope_neighbours && g.rope_neighbours);
     assert_true(h.bos == 1792 && g.bos == 1792);
     assert_true(h.n_eos == 3 && h.eos[0] == 1793 && h.eos[1] == 1800 && h.eos[2] == 1801);
     assert_true(g.n_eos == 1 && g.eos[0] == 1801);
-    assert_true(h.has_sampling && h.temperature == 0.6f && h.top_p == 0.9f && !g.has_sampling);
+    assert_true(h.has_sampling && h.temperature == 0.6f && h.top_p == 0.9f &&
+                !g.has_sampling);
     /* llama3 scaling from the config, and as a tensor of f32 divisors: 2 roundings apart. */
     assert_ok(mc_rope_freqs(&h, a, fh, &err), err);
     assert_ok(mc_rope_freqs(&g, b, fg, &err), err);
@@ -337,7 +359,7 @@ static void config_of_a_real_checkpoint_and_its_gguf_agree(void **state)
     mc_ckpt_close(a);
 }
 
-/* ---- GGUF ---------------------------------------------------------------------------- */
+/* ---- GGUF -------------------------------------------------------------------------- */
 
 enum { ABSENT = 99 };
 
@@ -433,13 +455,16 @@ static void config_gguf_is_read(void **state)
     (void)state;
     assert_ok(load_gguf("llama", extra, 10, embed, 1, &m, &err), err);
     assert_true(m.vocab == 16 && m.hidden == 64 && m.inter == 96 && m.n_layer == 2);
-    assert_true(m.n_head == 4 && m.n_kv_head == 2 && m.head_dim == 32 && m.max_context == 512);
+    assert_true(m.n_head == 4 && m.n_kv_head == 2 && m.head_dim == 32 &&
+                m.max_context == 512);
     assert_true(m.norm_eps == 1e-5f && m.tied && m.rope_neighbours && !m.qkv_bias);
     assert_true(m.rope == MC_ROPE_LINEAR && m.rope_factor == 4 && m.rope_theta == 500000);
-    assert_true(m.window == 128 && m.bos == 1 && m.n_eos == 2 && m.eos[0] == 2 && m.eos[1] == 3);
+    assert_true(m.window == 128 && m.bos == 1 && m.n_eos == 2 && m.eos[0] == 2 &&
+                m.eos[1] == 3);
     assert_true(m.has_sampling && m.temperature == 0.5f && m.top_p == 1);
     assert_ok(load_gguf("qwen2", NULL, 0, embed, 3, &m, &err), err);
-    assert_true(m.qkv_bias && !m.tied && !m.rope_neighbours && !m.qk_norm && m.head_dim == 16);
+    assert_true(m.qkv_bias && !m.tied && !m.rope_neighbours && !m.qk_norm &&
+                m.head_dim == 16);
     assert_ok(load_gguf("qwen3", NULL, 0, embed, 2, &m, &err), err);
     assert_true(m.qk_norm && !m.qkv_bias);
 }

@@ -104,7 +104,8 @@ static void config_of_glm_says_which_layers_own_an_indexer(void **state)
     struct mc_config m = good(GLM, "{}");
 
     (void)state;
-    assert_true(m.attn_scale == 0.0625f && m.rope == MC_ROPE_PLAIN && m.rope_theta == 8e6);
+    assert_true(m.attn_scale == 0.0625f && m.rope == MC_ROPE_PLAIN &&
+                m.rope_theta == 8e6);
     assert_int_equal(mc_rope_dim(&m), 64); /* whatever head_dim says */
     assert_true(m.index_heads == 32 && m.index_dim == 128 && m.index_topk == 2048);
     assert_true(m.index_neighbours && m.n_mtp == 1);

@@ -197,9 +197,11 @@ static void config_dump_restores_itself(void **state)
     mc_settings_init(&b);
     assert_ok(mc_settings_set(&a, MC_SETTING_name, "a \"quoted\\ name\n", MC_FROM_FLAG,
                               "--name", &err), err);
-    assert_ok(mc_settings_set(&a, MC_SETTING_watch, NULL, MC_FROM_FLAG, "--no-watch", &err),
+    assert_ok(mc_settings_set(&a, MC_SETTING_watch, NULL, MC_FROM_FLAG, "--no-watch",
+                              &err),
               err);
-    assert_ok(mc_settings_set(&a, MC_SETTING_port, "0", MC_FROM_FLAG, "--port", &err), err);
+    assert_ok(mc_settings_set(&a, MC_SETTING_port, "0", MC_FROM_FLAG, "--port", &err),
+              err);
     text = mc_settings_dump(&a);
     assert_non_null(strstr(text, "watch = false,  -- from --no-watch; restart\n"));
     assert_non_null(strstr(text, "port = 0,  -- from --port; restart\n"));

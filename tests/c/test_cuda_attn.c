@@ -151,7 +151,8 @@ static void cuda_attn_agrees_with_the_oracle(void **state)
             const struct dims *s = &shapes[i];
             struct pool *p = pool_new(&ref, s, layout, &seed);
             struct kern_rows r = {0};
-            int32_t cols = s->h * s->d, rows, window = (int32_t[]){0, 1, 50, 300, 0, 70}[i];
+            int32_t cols = s->h * s->d, rows,
+                    window = (int32_t[]){0, 1, 50, 300, 0, 70}[i];
             float *qf, *want, *got;
             double smax = 6 * sqrt(s->d);
             double tol = (((2 * s->d + 8) * smax + 600 + 64) * 2 * OPS_U + 0x1p-15) *

@@ -81,8 +81,8 @@ static void check_ranks(const char *model, const char *kv, int32_t ranks, int fr
         got_wait(got[i], -1);
         have = got[i]->n;
         if (have != tokens && have != g[i].n_ids)
-            fail_msg("%s kv %s ranks %d prompt %d: %d tokens, then '%s'", model, kv, ranks,
-                     from + i, have, got[i]->end.err.text);
+            fail_msg("%s kv %s ranks %d prompt %d: %d tokens, then '%s'", model, kv,
+                     ranks, from + i, have, got[i]->end.err.text);
         while (k < have && got[i]->id[k] == g[i].ids[k])
             k++;
         if (k < have && g[i].gap[k] > TIE)
@@ -91,8 +91,8 @@ static void check_ranks(const char *model, const char *kv, int32_t ranks, int fr
                      g[i].gap[k]);
         same += k;
     }
-    print_message("%s kv %s ranks %d prompts %d-%d: %d of %d tokens before a tie\n", model,
-                  kv, ranks, from, from + n - 1, same, n * tokens);
+    print_message("%s kv %s ranks %d prompts %d-%d: %d of %d tokens before a tie\n",
+                  model, kv, ranks, from, from + n - 1, same, n * tokens);
     assert_true(same >= n * tokens / 2);
     for (int i = 0; i < n; i++) {
         golden_free(&g[i]);

@@ -105,7 +105,7 @@ static void engine_reads_the_weights_once_a_step_whatever_the_batch(void **state
     assert_true(per_step[0] == per_step[1] && per_step[1] == per_step[2]);
 }
 
-/* ---- graphs ------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------ */
 
 /* A sequence's greedy continuation by direct calls of the pass: no engine, no graph. */
 static void solo_greedy(struct mc_ranks *r, const int32_t *ids, int32_t n, int32_t gen,
@@ -150,7 +150,8 @@ static void solo_refuses_ids_and_rows_that_are_not_there(void **state)
 
         assert_int_equal(mc_solo_run(s, ids, 3, &bad[i].row, 1, NULL, &x, &err), MC_EARG);
     }
-    assert_ok(mc_solo_run(s, (int32_t[]){1, 2, v - 1}, 3, (int32_t[]){2}, 1, NULL, &x, &err),
+    assert_ok(mc_solo_run(s, (int32_t[]){1, 2, v - 1}, 3, (int32_t[]){2}, 1, NULL, &x,
+                          &err),
               err);
     mc_solo_close(s);
     mc_engine_close(e);

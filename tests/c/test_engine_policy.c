@@ -238,7 +238,8 @@ static struct got *run_of(struct mc_engine *e, uint32_t tenant, int32_t n, uint3
 }
 
 /* Tokens of tenant 1's prompt that are still cached after four of another's. */
-static int32_t still_cached(int (*keep)(void *, struct mc_block *, int32_t, struct mc_err *),
+static int32_t still_cached(int (*keep)(void *, struct mc_block *, int32_t,
+                                        struct mc_err *),
                             int64_t *failed)
 {
     struct mc_policy_ops ops = *mc_policy_builtin.ops;

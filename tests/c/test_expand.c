@@ -161,7 +161,8 @@ static void expand_is_off_where_no_chunk_can_be_long(void **state)
     assert_true(loads_kv_b((struct mc_engine_opts){.mla_expand = -1}));
     assert_false(loads_kv_b((struct mc_engine_opts){.mla_expand = 0}));
     assert_false(loads_kv_b((struct mc_engine_opts){.mla_expand = -1, .chunk = 128}));
-    assert_false(loads_kv_b((struct mc_engine_opts){.mla_expand = -1, .prefill_bf16 = true}));
+    assert_false(
+        loads_kv_b((struct mc_engine_opts){.mla_expand = -1, .prefill_bf16 = true}));
     assert_false(loads_kv_b(
         (struct mc_engine_opts){.mla_expand = -1, .ranks = 2, .shard_tokens = 2}));
 }

@@ -13,13 +13,18 @@
 
 enum { B_ASKS = 80, A_ASKS = 3000 };
 
-static void add(struct mc_recording *r, uint32_t lane, double t, int32_t prompt, int32_t gen)
+static void add(struct mc_recording *r, uint32_t lane, double t, int32_t prompt,
+                int32_t gen)
 {
     struct mc_rec_req *q = &r->req[r->n_req++];
 
     memset(q, 0, sizeof *q);
-    q->in = (struct mc_rec_arrive){.t = t, .seq = (uint32_t)r->n_req, .gen = 1, .lane = lane,
-                                   .n_prompt = prompt, .limit = gen};
+    q->in = (struct mc_rec_arrive){.t = t,
+                                   .seq = (uint32_t)r->n_req,
+                                   .gen = 1,
+                                   .lane = lane,
+                                   .n_prompt = prompt,
+                                   .limit = gen};
     q->n_gen = gen;
     q->finish = MC_FINISH_LENGTH;
 }
@@ -43,7 +48,8 @@ static struct mc_recording arrivals(int flood)
     r.req = calloc(B_ASKS + A_ASKS, sizeof *r.req);
     for (int i = 0; i < B_ASKS; i++) {
         x = x * 1664525u + 1013904223u;
-        add(&r, 1, 1 + i * 1.0 + (x >> 16) % 500 * 1e-3, 100 + (int32_t)(x >> 20) % 400, 30);
+        add(&r, 1, 1 + i * 1.0 + (x >> 16) % 500 * 1e-3, 100 + (int32_t)(x >> 20) % 400,
+            30);
     }
     for (int i = 0; i < A_ASKS && flood; i++) /* all in the first seconds */
         add(&r, 0, 0.5 + i * 1e-3, 300, 60);

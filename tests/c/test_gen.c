@@ -47,8 +47,8 @@ static bool take_all(struct mc_gen *g, struct result *r)
 }
 
 /* Gives the script up to limit tokens, taking after each (eager) or only at the end. */
-static struct result play(struct mc_engine *e, const char *const *stop, int n_stop, int limit,
-                          bool eager)
+static struct result play(struct mc_engine *e, const char *const *stop, int n_stop,
+                          int limit, bool eager)
 {
     struct mc_gen *g = open_gen(e, stop, n_stop);
     int i = atomic_load(&e->n_seq) - 1;
@@ -100,15 +100,16 @@ static void gen_bytes_that_are_no_utf8_are_replaced(void **state)
     (void)state;
     fake_hex(e, "E5|27|FF|C0|80|ED|A0|80|F8");
     r = play(e, stop, 1, -1, true);
-    assert_string_equal(r.text, "\xEF\xBF\xBD'\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
-                                "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+    assert_string_equal(r.text,
+                        "\xEF\xBF\xBD'\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
+                        "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
     assert_int_equal(r.pieces, 9);
     fake_close(e);
 }
 
 /* Every way to split text into pieces, taken eagerly and late. */
-static void split_all(const char *text, const char *const *stop, int n_stop, const char *want,
-                      bool cut)
+static void split_all(const char *text, const char *const *stop, int n_stop,
+                      const char *want, bool cut)
 {
     size_t n = strlen(text);
     struct mc_engine *e = fake_open();
@@ -129,7 +130,8 @@ static void split_all(const char *text, const char *const *stop, int n_stop, con
             struct result r = play(e, stop, n_stop, -1, eager);
 
             if (strcmp(r.text, want) != 0)
-                fail_msg("split %x of \"%s\": \"%s\", want \"%s\"", mask, text, r.text, want);
+                fail_msg("split %x of \"%s\": \"%s\", want \"%s\"", mask, text, r.text,
+                         want);
             assert_int_equal(r.finish, MC_FINISH_STOP);
             if (cut)
                 assert_true(atomic_load(&e->seq[eager].cancelled) || !eager);

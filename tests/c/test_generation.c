@@ -4,7 +4,7 @@
 
 #include "tests/c/policies_util.h"
 
-/* ---- choosing, reading ---------------------------------------------------------------- */
+/* ---- choosing, reading ------------------------------------------------------------- */
 
 static void generation_builtin_set_serves_without_a_directory(void **st)
 {
@@ -202,7 +202,7 @@ static void generation_opts_reach_init(void **st)
     rig_close(&r);
 }
 
-/* ---- swapping ------------------------------------------------------------------------- */
+/* ---- swapping ---------------------------------------------------------------------- */
 
 static void generation_reload_swaps_at_a_step_boundary_and_keeps_the_old(void **st)
 {

@@ -52,13 +52,13 @@ static void refused(const struct buf *b, const char *says)
     assert_null(c);
     if (rc == 0 || !strstr(err.text, says))
         fail_msg("want '%s' in: %d %s", says, rc, err.text);
-    assert_true((double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec) <
-                0.1);
+    assert_true(
+        (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec) < 0.1);
     assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10);
     assert_int_equal(mc_ckpt_open(tmp_path(dir, "x.gguf"), &c, NULL), rc);
 }
 
-/* ---- good files ---------------------------------------------------------------------- */
+/* ---- good files -------------------------------------------------------------------- */
 
 static void gguf_metadata_of_each_type_is_read(void **state)
 {
@@ -96,7 +96,8 @@ static void gguf_metadata_of_each_type_is_read(void **state)
     assert_int_equal(mc_ckpt_n(c), 0);
     assert_null(mc_ckpt_config(c));
     g = mc_ckpt_gguf(c);
-    assert_true(mc_gguf_has(g, "words") && !mc_gguf_has(g, "word") && !mc_gguf_has(g, "wordss"));
+    assert_true(mc_gguf_has(g, "words") && !mc_gguf_has(g, "word") &&
+                !mc_gguf_has(g, "wordss"));
     assert_true(mc_gguf_u64(g, "u8", &u) && u == 200);
     assert_true(mc_gguf_u64(g, "u16", &u) && u == 60000);
     assert_true(mc_gguf_u64(g, "u32", &u) && u == 4000000000u);
@@ -119,8 +120,10 @@ static void gguf_metadata_of_each_type_is_read(void **state)
     assert_false(mc_gguf_arr_n(g, "str", &u));
     assert_true(mc_gguf_arr_str(g, "words", 0, &s, &n) && n == 1 && *s == 'a');
     assert_true(mc_gguf_arr_str(g, "words", 1, &s, &n) && n == 0);
-    assert_true(mc_gguf_arr_str(g, "words", 2, &s, &n) && n == 3 && memcmp(s, "ccc", 3) == 0);
-    assert_false(mc_gguf_arr_str(g, "words", 3, &s, &n) || mc_gguf_arr_str(g, "ids", 0, &s, &n));
+    assert_true(mc_gguf_arr_str(g, "words", 2, &s, &n) && n == 3 &&
+                memcmp(s, "ccc", 3) == 0);
+    assert_false(mc_gguf_arr_str(g, "words", 3, &s, &n) ||
+                 mc_gguf_arr_str(g, "ids", 0, &s, &n));
     assert_true(mc_gguf_arr_i32(g, "ids", 0, &i) && i == 9);
     assert_true(mc_gguf_arr_i32(g, "ids", 1, &i) && i == -9);
     assert_false(mc_gguf_arr_i32(g, "ids", 2, &i) || mc_gguf_arr_i32(g, "words", 0, &i));
@@ -293,7 +296,8 @@ static void gguf_real_file_has_the_safetensors_model_in_it(void **state)
     size_t n;
 
     (void)state;
-    assert_ok(mc_ckpt_open("tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf", &a, &err), err);
+    assert_ok(mc_ckpt_open("tests/models/tiny-llama-gguf/tiny-llama-q8_0.gguf", &a, &err),
+              err);
     assert_ok(mc_ckpt_open("tests/models/tiny-llama", &b, &err), err);
     assert_int_equal(mc_ckpt_n(a), 39);
     assert_true(mc_gguf_u64(mc_ckpt_gguf(a), "llama.block_count", &u) && u == 4);
@@ -313,8 +317,9 @@ static void gguf_real_file_has_the_safetensors_model_in_it(void **state)
         float max = 0;
 
         for (int i = 0; i < 32; i++)
-            max = y[g * 32 + i] > max ? y[g * 32 + i] : -y[g * 32 + i] > max ? -y[g * 32 + i]
-                                                                            : max;
+            max = y[g * 32 + i] > max    ? y[g * 32 + i]
+                  : -y[g * 32 + i] > max ? -y[g * 32 + i]
+                                         : max;
         for (int i = 0; i < 32; i++) /* and 2^-11 of f16 rounding of the step */
             assert_true(x[g * 32 + i] - y[g * 32 + i] <= max * (0.5f / 127 + 0x1p-11f) &&
                         y[g * 32 + i] - x[g * 32 + i] <= max * (0.5f / 127 + 0x1p-11f));
@@ -323,7 +328,7 @@ static void gguf_real_file_has_the_safetensors_model_in_it(void **state)
     mc_ckpt_close(b);
 }
 
-/* ---- broken files -------------------------------------------------------------------- */
+/* ---- broken files ------------------------------------------------------------------ */
 
 static void gguf_counts_are_bounded_by_the_file(void **state)
 {

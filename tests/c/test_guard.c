@@ -148,8 +148,9 @@ static void guard_a_checkpoint_cut_short_as_it_loads_is_an_error(void **state)
         assert_int_equal(mc_config_load(c, &cfg, &err), 0);
         assert_int_equal(mc_ckpt_intact(c, &err), 0);
         assert_int_equal(truncate(tmp_path(dir, "model.safetensors"), 1 << 20), 0);
-        assert_int_equal(
-            mc_model_open(be, c, &cfg, (struct mc_slice){0, 1}, cfg.vocab, &m, &err), MC_EIO);
+        assert_int_equal(mc_model_open(be, c, &cfg, (struct mc_slice){0, 1}, cfg.vocab,
+                                       &m, &err),
+                         MC_EIO);
         assert_non_null(strstr(err.text, "model.safetensors was cut short"));
         mc_ckpt_close(c);
         be->close(be);

@@ -5,7 +5,7 @@
 
 #include "tests/c/st_write.h"
 
-/* ---- shards -------------------------------------------------------------------------- */
+/* ---- shards ------------------------------------------------------------------------ */
 
 static void index_of(const char *dir, const char *shard)
 {
@@ -22,8 +22,8 @@ static void shards_open_in_the_directory(void **state)
 
     (void)state;
     put(dir, "m-2.safetensors", "{" TENSOR("b", 0, 4) "}", UINT64_MAX, "bbbb", 4);
-    put(dir, "m-1.safetensors", "{" TENSOR("a", 0, 4) "," TENSOR("c", 4, 8) "}", UINT64_MAX,
-        "aaaacccc", 8);
+    put(dir, "m-1.safetensors", "{" TENSOR("a", 0, 4) "," TENSOR("c", 4, 8) "}",
+        UINT64_MAX, "aaaacccc", 8);
     tmp_text(dir, "model.safetensors.index.json",
              "{\"weight_map\":{\"b\":\"m-2.safetensors\",\"a\":\"m-1.safetensors\","
              "\"c\":\"m-1.safetensors\"}}");
@@ -153,12 +153,14 @@ static void shards_of_a_hub_cache_are_links_into_its_blobs(void **state)
     assert_int_equal(symlink("../../blobs/beef", tmp_path(dir, "model.safetensors")), 0);
     c = opened(dir);
     assert_int_equal(mc_ckpt_n(c), 1);
-    assert_string_equal(json_string_value(json_object_get(mc_ckpt_config(c), "model_type")),
+    assert_string_equal(json_string_value(
+                            json_object_get(mc_ckpt_config(c), "model_type")),
                         "llama");
     mc_ckpt_close(c);
     /* A blob that leaves the blobs. */
     assert_int_equal(unlink(tmp_path(dir, "model.safetensors")), 0);
-    assert_int_equal(symlink("../../blobs/../../x", tmp_path(dir, "model.safetensors")), 0);
+    assert_int_equal(symlink("../../blobs/../../x", tmp_path(dir, "model.safetensors")),
+                     0);
     refused(dir, "link");
     assert_int_equal(unlink(tmp_path(dir, "model.safetensors")), 0);
     assert_int_equal(symlink("/etc/passwd", tmp_path(root, "models--x/blobs/evil")), 0);
@@ -203,7 +205,7 @@ static void shards_are_limited_in_number(void **state)
     tmp_free(dir);
 }
 
-/* ---- directories and their other files ----------------------------------------------- */
+/* ---- directories and their other files --------------------------------------------- */
 
 static void directory_that_is_no_checkpoint_says_why(void **state)
 {

@@ -131,7 +131,8 @@ static void http_probes_and_metrics_are_answered_in_c(void **state)
     a = ask(e->port, GET("/metrics"));
     assert_int_equal(a.status, 200);
     assert_int_equal(a.n, 100000);
-    assert_string_equal(field(&a, "Content-Type"), "text/plain; version=0.0.4; charset=utf-8");
+    assert_string_equal(field(&a, "Content-Type"),
+                        "text/plain; version=0.0.4; charset=utf-8");
     forget(&a);
     a = ask(e->port, "POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx");
     assert_int_equal(a.status, 405);
@@ -241,7 +242,7 @@ static void http_without_an_edge_or_draining_is_503(void **state)
     stop(e);
 }
 
-/* ---- bodies ---------------------------------------------------------------------------- */
+/* ---- bodies ------------------------------------------------------------------------ */
 
 static void http_body_in_single_bytes_is_the_same_request(void **state)
 {
@@ -383,7 +384,7 @@ static void http_too_large_a_body_is_413(void **state)
     stop(e);
 }
 
-/* ---- slow clients ---------------------------------------------------------------------- */
+/* ---- slow clients ------------------------------------------------------------------ */
 
 static void http_slow_clients_are_shut_out(void **state)
 {
@@ -464,7 +465,7 @@ static void http_connections_of_one_address_are_limited(void **state)
     stop(e);
 }
 
-/* ---- opening and closing --------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------- */
 
 static void http_port_in_use_names_flags_and_owner(void **state)
 {

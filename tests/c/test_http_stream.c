@@ -4,7 +4,7 @@
 
 #include "tests/c/fake_edge.h"
 
-/* ---- hang-ups -------------------------------------------------------------------------- */
+/* ---- hang-ups ---------------------------------------------------------------------- */
 
 /* 50 clients leave at once, with FIN or RST, before an answer or in a stream. */
 static void leave(bool reset, bool stream)
@@ -137,7 +137,7 @@ static void http_half_closed_probe_still_gets_its_answer(void **state)
     stop(e);
 }
 
-/* ---- streams --------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -165,7 +165,8 @@ static void http_stream_bytes_leave_at_once(void **state)
     n = hear(fd, buf, sizeof buf - 1, t + 5); /* the header does not wait for data */
     assert_true(n > 0);
     buf[n] = 0;
-    assert_non_null(strcasestr(buf, "\r\nContent-Type: text/event-stream; charset=utf-8\r\n"));
+    assert_non_null(
+        strcasestr(buf, "\r\nContent-Type: text/event-stream; charset=utf-8\r\n"));
     assert_non_null(strcasestr(buf, "\r\nCache-Control: no-cache\r\n"));
     assert_non_null(strcasestr(buf, "\r\nX-Accel-Buffering: no\r\n"));
     assert_non_null(strcasestr(buf, "\r\nTransfer-Encoding: chunked\r\n"));
@@ -192,7 +193,8 @@ static void http_stream_bytes_leave_at_once(void **state)
     print_message("# last chunk after %.2f ms\n", (now_s() - t) * 1e3);
     assert_true(now_s() - t < 0.05);
     qsort(gap, N, sizeof gap[0], by_value);
-    print_message("# gap: median %.3f ms, worst %.3f ms\n", gap[N / 2] * 1e3, gap[N - 1] * 1e3);
+    print_message("# gap: median %.3f ms, worst %.3f ms\n", gap[N / 2] * 1e3,
+                  gap[N - 1] * 1e3);
     assert_true(gap[N / 2] < 0.005);     /* Nagle or a cork stall by 40 or 200 ms, and each; */
     assert_true(gap[N * 9 / 10] < 0.010); /* a late one in ten may be the machine's */
     says(fd, GET("/health"));
@@ -296,7 +298,7 @@ static void http_head_of_a_stream_ends_it(void **state)
     stop(e);
 }
 
-/* ---- many ------------------------------------------------------------------------------ */
+/* ---- many -------------------------------------------------------------------------- */
 
 static double cpu_s(void)
 {
@@ -335,7 +337,8 @@ static void http_a_thousand_idle_and_64_streams(void **state)
         usleep(20000);
         cpu = cpu_s();
         usleep(300000);
-        print_message("# waiting for 0.3 s takes %.1f ms of CPU\n", (cpu_s() - cpu) * 1e3);
+        print_message("# waiting for 0.3 s takes %.1f ms of CPU\n",
+                      (cpu_s() - cpu) * 1e3);
         assert_true(cpu_s() - cpu < 0.03); /* nobody spins */
     }
     t = now_s();

@@ -100,13 +100,15 @@ static void json_keeps_nul_and_refuses_lone_surrogates(void **state)
 static void json_refuses_malformed_text(void **state)
 {
     (void)state;
-    run("for _, s in ipairs { '', ' ', '{', '[1,]', '{\"a\":1,}', 'nul', '1 2', '{\"a\":1 \"b\"}', "
+    run("for _, s in ipairs { '', ' ', '{', '[1,]', '{\"a\":1,}', 'nul', '1 2', "
+        "'{\"a\":1 \"b\"}', "
         "'NaN', 'Infinity', '1e999', '\\xff\\xfe', '\"\\xff\"', '\"\\xed\\xa0\\x80\"', "
         "'\\xef\\xbb\\xbf{}', \"{'a':1}\", '[1', '123456789012345678901234567890' } do\n"
         "  local e = why(s)\n"
         "  if not e:find('^invalid_format: ') then error(s .. ' gives ' .. e) end\n"
         "end\n"
-        "if not why('{\"a\":1,\"a\":2}'):find('duplicate', 1, true) then error 'no duplicate' end");
+        "if not why('{\"a\":1,\"a\":2}'):find('duplicate', 1, true) then error 'no "
+        "duplicate' end");
 }
 
 static void json_checks_depth_and_size_before_parsing(void **state)

@@ -29,7 +29,8 @@ static void json_strings_are_escaped_byte_for_byte(void **state)
     check("a\n\nb\r\n", 6, "\"a\\n\\nb\\r\\n\"");
     check("\xE2\x80\xA8\xE2\x80\xA9", 6, "\"\\u2028\\u2029\"");
     check("x\xE2\x80\xA7y\xE2\x80\xAAz", 9, "\"x\xE2\x80\xA7y\xE2\x80\xAAz\"");
-    check("\xC3\xA9\xE6\xBC\xA2\xF0\x9F\x98\x80", 9, "\"\xC3\xA9\xE6\xBC\xA2\xF0\x9F\x98\x80\"");
+    check("\xC3\xA9\xE6\xBC\xA2\xF0\x9F\x98\x80", 9,
+          "\"\xC3\xA9\xE6\xBC\xA2\xF0\x9F\x98\x80\"");
     check("<script>&'", 10, "\"<script>&'\"");
 }
 

@@ -20,7 +20,7 @@ static struct mc_ckpt *opened(const char *path)
     return c;
 }
 
-/* ---- goldens ------------------------------------------------------------------------- */
+/* ---- goldens ----------------------------------------------------------------------- */
 
 /* Compares each row, whole and in pieces from block borders, with M.want. */
 static void check(const char *path, const char *module, int fmt, int block, int ulp)
@@ -144,7 +144,7 @@ static void matrix_bytes_are_whole_blocks(void **state)
     assert_string_equal(mc_disk_name(MC_N_DISK), "?");
 }
 
-/* ---- real checkpoints ---------------------------------------------------------------- */
+/* ---- real checkpoints -------------------------------------------------------------- */
 
 static void matrix_real_checkpoints_resolve_whole(void **state)
 {
@@ -185,7 +185,7 @@ static void matrix_real_checkpoints_resolve_whole(void **state)
     }
 }
 
-/* ---- broken ones --------------------------------------------------------------------- */
+/* ---- broken ones ------------------------------------------------------------------- */
 
 /* A checkpoint of a few tensors, each {name, dtype, shape, bytes}, all zero but for a
  * weight_shape; `quant` is quantization_config's text or NULL. */
@@ -224,7 +224,8 @@ static char *make(const struct part *p, int n, const char *quant)
     fwrite(head, 1, at, f);
     fwrite(data, 1, bytes, f);
     assert_int_equal(fclose(f), 0);
-    snprintf(config, sizeof config, "{\"quantization_config\":%s}", quant ? quant : "null");
+    snprintf(config, sizeof config, "{\"quantization_config\":%s}",
+             quant ? quant : "null");
     tmp_text(dir, "config.json", config);
     return dir;
 }
@@ -242,7 +243,8 @@ static void matrix_is(const struct part *p, int n, const char *quant, int fmt)
     tmp_free(dir);
 }
 
-static void matrix_refused(const struct part *p, int n, const char *quant, const char *says)
+static void matrix_refused(const struct part *p, int n, const char *quant,
+                           const char *says)
 {
     char *dir = make(p, n, quant);
     struct mc_ckpt *c = opened(dir);
@@ -264,7 +266,8 @@ static void matrix_refused(const struct part *p, int n, const char *quant, const
     "\"config_groups\":{\"group_0\":{\"weights\":" weights "}}}"
 #define INT4_G32 CT("{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32," \
                     "\"symmetric\":true}")
-#define INT4_G128 CT("{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128}")
+#define INT4_G128 \
+    CT("{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128}")
 #define INT4_ZERO CT("{\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32," \
                      "\"symmetric\":false}")
 
@@ -283,12 +286,14 @@ static void matrix_int4_parts_must_agree(void **state)
     matrix_refused(p, 4, INT4_G32, "zero points");
     matrix_refused(p, 3, INT4_ZERO, "symmetric");
     matrix_refused(p, 3, NULL, "quant_method is absent");
-    matrix_refused(p, 3, "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32}", "awq");
+    matrix_refused(p, 3, "{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32}",
+                   "awq");
     matrix_refused(p, 3, CT("{\"num_bits\":8,\"type\":\"int\",\"group_size\":32}"),
                    "groups of 32");
     matrix_refused(p, 2, INT4_G32, "no weight_shape");
     p[2].shape_is[1] = 120; /* K of the shape against the packed words */
-    matrix_refused(p, 3, INT4_G32, "m.weight_packed has shape [4,16], want [N,K/8] (N 4, K 120");
+    matrix_refused(p, 3, INT4_G32,
+                   "m.weight_packed has shape [4,16], want [N,K/8] (N 4, K 120");
     p[2].shape_is[1] = 256; /* 8 bits a code, or half of the words */
     matrix_refused(p, 3, INT4_G32, "m.weight_packed");
     p[2].shape_is[1] = 124; /* no whole words */
@@ -332,7 +337,8 @@ static void matrix_quantization_may_be_declared_in_text_config(void **state)
     struct mc_disk d;
 
     (void)state;
-    tmp_text(dir, "config.json", "{\"text_config\":{\"quantization_config\":" INT4_G32 "}}");
+    tmp_text(dir, "config.json",
+             "{\"text_config\":{\"quantization_config\":" INT4_G32 "}}");
     c = opened(dir);
     assert_ok(mc_ckpt_matrix(c, "m", &d, &err), err);
     mc_ckpt_close(c);
@@ -400,7 +406,8 @@ static void matrix_nvfp4_parts_must_agree(void **state)
     p[0].name = "weight";
     matrix_is(p, 3, NULL, MC_D_NVFP4);
     p[1].shape = "[2,4]";
-    matrix_refused(p, 3, NULL, "m.weight_scale has shape [2,4], want [N,K/16] (N 4, K 32");
+    matrix_refused(p, 3, NULL,
+                   "m.weight_scale has shape [2,4], want [N,K/16] (N 4, K 32");
     p[1] = (struct part){"weight_scale", "BF16", "[4,2]", 16, {0}};
     matrix_refused(p, 3, NULL, "dtype BF16");
     p[1] = (struct part){"weight_scale", "F8_E4M3", "[4,2]", 8, {0}};

@@ -9,7 +9,7 @@
 
 #include "core/serve/metrics.h"
 
-/* ---- an engine that only has numbers --------------------------------------------------- */
+/* ---- an engine that only has numbers ----------------------------------------------- */
 
 const double mc_bucket_le[MC_N_BUCKET - 1] = {0.0001, 0.0005, 0.001, 0.0025, 0.005,
                                               0.01,   0.025,  0.05,  0.1,    0.25,
@@ -29,7 +29,8 @@ double mc_engine_counter(const struct mc_engine *e, enum mc_counter c)
     return 1000 + c;
 }
 
-void mc_engine_histogram(const struct mc_engine *e, enum mc_hist_id h, struct mc_histogram *out)
+void mc_engine_histogram(const struct mc_engine *e, enum mc_hist_id h,
+                         struct mc_histogram *out)
 {
     (void)e;
     for (int i = 0; i < MC_N_BUCKET; i++)

@@ -44,7 +44,8 @@ static void check_linear(struct kern *cpu, struct kern *ref, const struct ops_fm
     struct mc_w w = ops_pack(cpu, &d), w_ref = ops_pack(ref, &d);
     struct mc_act a = ops_rows(ref, cpu->b->act_of(cpu->b, w.layout), rows, k, seed);
     int32_t pitch = n + 3, t, i;
-    float *y = malloc((size_t)(rows * pitch) * 4), *y_ref = malloc((size_t)(rows * pitch) * 4);
+    float *y = malloc((size_t)(rows * pitch) * 4),
+          *y_ref = malloc((size_t)(rows * pitch) * 4);
     float *bias = malloc((size_t)n * 4), *row = malloc((size_t)k * 4);
     struct mc_linear_p p = {.n_live = &rows, .cap = rows, .n_w = 1, .act = a, .w = {w},
                             .bias = {rows % 2 ? bias : NULL}, .y = {y}, .pitch = {pitch},
@@ -142,8 +143,8 @@ static void ops_pack_takes_slices(void **state)
                     want += (double)row[c] * ops_act_at(&a, 0, c);
                 tol = bound(row, &a, 0, &ints);
                 if (!(fabs(y[r] - want) <= (is_int(&w) ? ints : tol)))
-                    fail_msg("%s %s row %d: %.9g, want %.9g", cpu.b->what, f->name, r, y[r],
-                             want);
+                    fail_msg("%s %s row %d: %.9g, want %.9g", cpu.b->what, f->name, r,
+                             y[r], want);
             }
             ops_act_free(&a);
             ops_w_free(&w);
@@ -164,7 +165,8 @@ static void ops_int4_takes_zeros_and_every_scale(void **state)
     ops_each_body (cpu, 1)
         for (i = 0; i < 6; i++) {
             struct mc_disk d = {.fmt = MC_D_INT4, .n = n, .k = k, .group = i % 2 ? 32 : 64};
-            uint8_t *q = malloc((size_t)(n * k / 2)), *s = malloc((size_t)(n * k / 32 * 4));
+            uint8_t *q = malloc((size_t)(n * k / 2)),
+                    *s = malloc((size_t)(n * k / 32 * 4));
             uint32_t *zero = malloc(3 * 6 * 4);
             struct mc_w w;
             struct mc_act a;
@@ -177,7 +179,8 @@ static void ops_int4_takes_zeros_and_every_scale(void **state)
                 if (i / 2 == 0)
                     memcpy(s + 4 * g, &v, 4);
                 else
-                    ops_put16(s + 2 * g, i / 2 == 1 ? mc_f16_of_f32(v) : mc_bf16_of_f32(v));
+                    ops_put16(s + 2 * g,
+                              i / 2 == 1 ? mc_f16_of_f32(v) : mc_bf16_of_f32(v));
             }
             for (g = 0; g < 3 * 6; g++)
                 zero[g] = kern_rand(&seed);
@@ -197,7 +200,8 @@ static void ops_int4_takes_zeros_and_every_scale(void **state)
                     want += (double)row[c] * ops_act_at(&a, 0, c);
                 bound(row, &a, 0, &ints);
                 if (!(fabs(y[r] - want) <= ints))
-                    fail_msg("%s case %d row %d: %.9g, want %.9g", cpu.b->what, i, r, y[r], want);
+                    fail_msg("%s case %d row %d: %.9g, want %.9g", cpu.b->what, i, r,
+                             y[r], want);
             }
             ops_act_free(&a);
             ops_w_free(&w);
@@ -250,8 +254,9 @@ static void ops_embed_decodes_rows(void **state)
             kern_seq(&r, 1, 0, 39, false);
             for (t = 1; t < 40; t++)
                 r.tok[t] = 99 + t; /* ours are 100..136: the first and the last two are not */
-            kern_run(&cpu, embed, {.rows = kern_view(&r), .w = w, .slots = slots, .row0 = 100,
-                                   .x = x});
+            kern_run(
+                &cpu, embed,
+                {.rows = kern_view(&r), .w = w, .slots = slots, .row0 = 100, .x = x});
             for (t = 0; t < 40; t++) {
                 int32_t id = t == 0 ? 4 : t - 1;
                 float top = 0;
@@ -275,7 +280,8 @@ static void ops_embed_decodes_rows(void **state)
 /* glu: each product is off by what its two sums are off, a few ulps of silu, and one step of
  * the output's rounding, which may fall to the other side. */
 static void check_glu(struct kern *cpu, struct kern *ref, const struct ops_fmt *f,
-                      uint16_t out_layout, int32_t n, int32_t k, int32_t rows, uint64_t *seed)
+                      uint16_t out_layout, int32_t n, int32_t k, int32_t rows,
+                      uint64_t *seed)
 {
     struct mc_disk d[2] = {ops_disk(f, n, k, seed), ops_disk(f, n, k, seed)};
     struct mc_w w[2] = {ops_pack(cpu, &d[0]), ops_pack(cpu, &d[1])};
@@ -301,7 +307,8 @@ static void check_glu(struct kern *cpu, struct kern *ref, const struct ops_fmt *
             }
             silu = y[0] / (1 + exp(-y[0]));
             want = silu * y[1];
-            tol = 1.1 * e[0] * (fabs(y[1]) + e[1]) + fabs(silu) * e[1] + 16 * OPS_U * fabs(want);
+            tol = 1.1 * e[0] * (fabs(y[1]) + e[1]) + fabs(silu) * e[1] +
+                  16 * OPS_U * fabs(want);
             if (out_layout == MC_A_I16) /* s is amax/32767: half a step, and s itself */
                 tol += 0.5001 * out.s[((int64_t)t * n + i) / 32] + 4 * OPS_U * fabs(want);
             if (!(fabs(got - want) <= tol))
@@ -329,16 +336,18 @@ static void ops_glu_is_silu_of_gate_times_up(void **state)
         for (i = 0; i < OPS_N_FMT; i++, r++) {
             int32_t k = ops_fmts[i].unit < 32 ? 60 : 512;
 
-            check_glu(&cpu, &ref, &ops_fmts[i], MC_A_F32, 45, k, some_rows[r % 13], &seed);
-            check_glu(&cpu, &ref, &ops_fmts[i], MC_A_I16, 96, k, some_rows[(r + 5) % 13], &seed);
+            check_glu(&cpu, &ref, &ops_fmts[i], MC_A_F32, 45, k, some_rows[r % 13],
+                      &seed);
+            check_glu(&cpu, &ref, &ops_fmts[i], MC_A_I16, 96, k, some_rows[(r + 5) % 13],
+                      &seed);
         }
     kern_close(&ref);
 }
 
-/* ---- one row, one answer -------------------------------------------------------------- */
+/* ---- one row, one answer ----------------------------------------------------------- */
 
-static void run_linear(struct kern *cpu, const struct mc_w *w, struct mc_act a, int32_t t0,
-                       int32_t rows, float *y)
+static void run_linear(struct kern *cpu, const struct mc_w *w, struct mc_act a,
+                       int32_t t0, int32_t rows, float *y)
 {
     a.x = (uint8_t *)a.x + (int64_t)t0 * a.k * (a.layout == MC_A_F32 ? 4 : 2);
     a.s += (int64_t)t0 * a.k / 32;

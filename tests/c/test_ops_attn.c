@@ -27,7 +27,8 @@ struct pool {
 };
 
 /* Writes K and V of positions [0, n) of a slot by the oracle's prep. */
-static void pool_write(struct kern *ref, struct pool *p, int32_t slot, int32_t n, uint64_t *seed)
+static void pool_write(struct kern *ref, struct pool *p, int32_t slot, int32_t n,
+                       uint64_t *seed)
 {
     int64_t each = (int64_t)p->kv.hk * p->kv.d, i;
     float *k = malloc((size_t)(n * each) * 4), *v = malloc((size_t)(n * each) * 4);
@@ -41,8 +42,15 @@ static void pool_write(struct kern *ref, struct pool *p, int32_t slot, int32_t n
         q[i] = 0;
     }
     kern_seq(&r, slot, 0, n, false);
-    kern_run(ref, gqa_prep, {.rows = kern_view(&r), .kv = p->kv, .slots = p->slots, .layer = 1,
-                             .h = p->kv.hk, .q = q, .k = k, .v = v});
+    kern_run(ref, gqa_prep,
+             {.rows = kern_view(&r),
+              .kv = p->kv,
+              .slots = p->slots,
+              .layer = 1,
+              .h = p->kv.hk,
+              .q = q,
+              .k = k,
+              .v = v});
     free(q), free(k), free(v);
 }
 
@@ -75,10 +83,12 @@ static void pool_free(struct pool *p)
 
 /* attn and merge into out [rows][h*d]; q [rows][h][d]. Parts begin as NaNs. */
 static void run_attn(struct kern *k, const struct pool *p, const struct shape *s,
-                     const struct kern_rows *r, int32_t window, const float *q, float *out)
+                     const struct kern_rows *r, int32_t window, const float *q,
+                     float *out)
 {
     int64_t parts = (int64_t)CAP_DEC * N_PART + KERN_T, i;
-    float *o = malloc((size_t)(parts * s->h * s->d) * 4), *ml = malloc((size_t)(parts * s->h) * 8);
+    float *o = malloc((size_t)(parts * s->h * s->d) * 4),
+          *ml = malloc((size_t)(parts * s->h) * 8);
     struct mc_act act = {.x = out, .k = s->h * s->d, .layout = MC_A_F32};
 
     memset(o, 0xff, (size_t)(parts * s->h * s->d) * 4);
@@ -140,10 +150,11 @@ static void ops_attn_agrees_with_the_oracle(void **state)
                     run_attn(&cpu, p, s, &r, windows[w], q, got);
                     for (j = 0; j < rows * cols; j++)
                         if (!(fabs((double)got[j] - want[j]) <= tol * p->v_top))
-                            fail_msg("%s h %d/%d d %d kv %d window %d: row %d col %d is %.9g, "
-                                     "want %.9g +- %.3g",
-                                     cpu.b->what, s->h, s->hk, s->d, layout, windows[w],
-                                     j / cols, j % cols, got[j], want[j], tol * p->v_top);
+                            fail_msg(
+                                "%s h %d/%d d %d kv %d window %d: row %d col %d is %.9g, "
+                                "want %.9g +- %.3g",
+                                cpu.b->what, s->h, s->hk, s->d, layout, windows[w],
+                                j / cols, j % cols, got[j], want[j], tol * p->v_top);
                 }
             }
             for (j = 0; j < cols; j++)
@@ -180,7 +191,8 @@ static void ops_attn_rows_do_not_depend_on_chunks(void **state)
 
                             n = 700 - t < chunk[c] ? 700 - t : chunk[c];
                             kern_seq(&r, 8, t, n, n == 1);
-                            run_attn(&cpu, p, s, &r, window, q + t * cols, got + t * cols);
+                            run_attn(&cpu, p, s, &r, window, q + t * cols,
+                                     got + t * cols);
                         }
                         if (c == 0)
                             memcpy(first, got, (size_t)(700 * cols) * 4);

@@ -5,7 +5,7 @@
 
 #include "tests/c/ops.h"
 
-/* ---- route ------------------------------------------------------------------------------ */
+/* ---- route ------------------------------------------------------------------------- */
 
 struct route_case {
     int32_t rows, e, k, top_k, n_group, topk_group;
@@ -13,7 +13,8 @@ struct route_case {
 };
 
 /* Scores in double; equal to the body's up to err. */
-static void want_scores(const struct route_case *c, const float *x, const float *w, double *s)
+static void want_scores(const struct route_case *c, const float *x, const float *w,
+                        double *s)
 {
     double sum = 0, max = -1e30;
     int32_t e, i;
@@ -46,7 +47,8 @@ static double group_sum(const struct route_case *c, const double *pick, int32_t 
 
 /* Chosen experts may be no worse than the others, up to err; weights follow from scores. */
 static void check_row(const char *what, const struct route_case *c, const double *s,
-                      const float *bias, const int32_t *ids, const float *weights, float factor)
+                      const float *bias, const int32_t *ids, const float *weights,
+                      float factor)
 {
     const double err = 1e-5;
     double pick[256], sum = 0, least = 1e30, low_group = 1e30;
@@ -104,7 +106,8 @@ static void check_route(struct kern *cpu, const struct route_case *c, uint64_t *
         double s[256];
 
         want_scores(c, x + t * c->k, d.q, s);
-        check_row(cpu->b->what, c, s, bias, ids + t * c->top_k, weights + t * c->top_k, 2.5f);
+        check_row(cpu->b->what, c, s, bias, ids + t * c->top_k, weights + t * c->top_k,
+                  2.5f);
     }
     assert_int_equal(offset[0], 0);
     assert_int_equal(offset[c->e], n);
@@ -169,7 +172,7 @@ static void ops_route_ties_go_to_the_lowest_id(void **state)
     }
 }
 
-/* ---- moe -------------------------------------------------------------------------------- */
+/* ---- moe --------------------------------------------------------------------------- */
 
 enum { E = 6, TOP = 3, CAP = 200 };
 
@@ -179,8 +182,8 @@ struct experts {
 };
 
 /* E matrices packed one behind the other. */
-static struct experts experts_new(struct kern *cpu, const struct ops_fmt *f, int32_t n, int32_t k,
-                                  uint64_t *seed)
+static struct experts experts_new(struct kern *cpu, const struct ops_fmt *f, int32_t n,
+                                  int32_t k, uint64_t *seed)
 {
     struct experts x = {{.n = E}, {{0}}};
     struct mc_need need;
@@ -283,8 +286,8 @@ static void row_by_parts(struct kern *cpu, const struct mc_moe_p *p, int32_t t, 
     ops_act_free(&mid);
 }
 
-static void check_moe(struct kern *cpu, struct kern *ref, const struct ops_fmt *f, int32_t rows,
-                      int how, uint64_t *seed)
+static void check_moe(struct kern *cpu, struct kern *ref, const struct ops_fmt *f,
+                      int32_t rows, int how, uint64_t *seed)
 {
     int32_t h = f->unit > 128 ? 256 : 160, inner = f->unit > 128 ? 256 : 128, i, t, c;
     struct experts gate, up, down;
@@ -308,10 +311,20 @@ static void check_moe(struct kern *cpu, struct kern *ref, const struct ops_fmt *
     for (i = 0; i < rows; i++)
         add_gate[i] = kern_randn(seed);
     random_choice(rows, ids, weights, offset, order, seed);
-    p = (struct mc_moe_p){.n_live = &rows, .cap = rows, .top_k = TOP, .act = act, .ids = ids,
-                          .offset = offset, .order = order, .weights = weights,
-                          .gate = gate.ws, .up = up.ws, .down = down.ws, .mid = mid,
-                          .add = how > 0 ? add : NULL, .add_gate = how > 1 ? add_gate : NULL,
+    p = (struct mc_moe_p){.n_live = &rows,
+                          .cap = rows,
+                          .top_k = TOP,
+                          .act = act,
+                          .ids = ids,
+                          .offset = offset,
+                          .order = order,
+                          .weights = weights,
+                          .gate = gate.ws,
+                          .up = up.ws,
+                          .down = down.ws,
+                          .mid = mid,
+                          .add = how > 0 ? add : NULL,
+                          .add_gate = how > 1 ? add_gate : NULL,
                           .y = y};
     assert_int_equal(cpu->b->op[MC_OP_moe]->need(&p, &need, &why), 0);
     p.scratch = malloc(need.scratch);
@@ -319,11 +332,12 @@ static void check_moe(struct kern *cpu, struct kern *ref, const struct ops_fmt *
     for (t = 0; t < rows; t++) {
         row_by_parts(cpu, &p, t, want);
         for (c = 0; c < h; c++) { /* the gate's exp and a fused add apart, the same bits */
-            double tol = how ? 4 * OPS_U * (fabs((double)add[t * h + c]) + fabsf(want[c])) : 0;
+            double tol = how ? 4 * OPS_U * (fabs((double)add[t * h + c]) + fabsf(want[c]))
+                             : 0;
 
             if (!(fabs((double)y[t * h + c] - want[c]) <= tol))
-                fail_msg("%s %s %d rows: y[%d,%d] is %.9g, want %.9g", cpu->b->what, f->name,
-                         rows, t, c, y[t * h + c], want[c]);
+                fail_msg("%s %s %d rows: y[%d,%d] is %.9g, want %.9g", cpu->b->what,
+                         f->name, rows, t, c, y[t * h + c], want[c]);
         }
     }
     free(p.scratch), free(y), free(add);
@@ -357,15 +371,18 @@ static void ops_moe_takes_any_number_of_rows(void **state)
     (void)state;
     ops_each_body (cpu, 2) {
         struct experts up = experts_new(&cpu, &ops_fmts[2], H, H, &seed);
-        int32_t *ids = malloc(ROWS * TOP * 4), *order = malloc(ROWS * TOP * 4), offset[E + 1];
+        int32_t *ids = malloc(ROWS * TOP * 4), *order = malloc(ROWS * TOP * 4),
+                offset[E + 1];
         float *weights = malloc(ROWS * TOP * 4), *y = malloc(ROWS * H * 4);
-        struct mc_act act = ops_act(MC_A_F32, ROWS, H), mid = ops_act(MC_A_F32, ROWS * TOP, H);
+        struct mc_act act = ops_act(MC_A_F32, ROWS, H),
+                      mid = ops_act(MC_A_F32, ROWS * TOP, H);
         void *scratch = malloc(ROWS * TOP * H * 4);
         int32_t rows = ROWS, t;
 
         random_choice(ROWS, ids, weights, offset, order, &seed);
         for (t = 0; t < ROWS * H; t++)
-            ((float *)act.x)[t] = t < 50 * H ? kern_randn(&seed) : ((float *)act.x)[t - 50 * H];
+            ((float *)act.x)[t] = t < 50 * H ? kern_randn(&seed)
+                                             : ((float *)act.x)[t - 50 * H];
         for (t = 50 * TOP; t < ROWS * TOP; t++) {
             ids[t] = ids[t - 50 * TOP];
             weights[t] = weights[t - 50 * TOP];
@@ -376,10 +393,21 @@ static void ops_moe_takes_any_number_of_rows(void **state)
                 if (ids[t] == e)
                     order[at++] = t;
         }
-        kern_run(&cpu, moe, {.n_live = &rows, .cap = ROWS, .top_k = TOP, .act = act, .ids = ids,
-                             .offset = offset, .order = order, .weights = weights,
-                             .gate = up.ws, .up = up.ws, .down = up.ws, .mid = mid, .y = y,
-                             .scratch = scratch});
+        kern_run(&cpu, moe,
+                 {.n_live = &rows,
+                  .cap = ROWS,
+                  .top_k = TOP,
+                  .act = act,
+                  .ids = ids,
+                  .offset = offset,
+                  .order = order,
+                  .weights = weights,
+                  .gate = up.ws,
+                  .up = up.ws,
+                  .down = up.ws,
+                  .mid = mid,
+                  .y = y,
+                  .scratch = scratch});
         for (t = 50; t < ROWS; t++)
             assert_memory_equal(y + t * H, y + (t - 50) * H, H * 4);
         free(ids), free(order), free(weights), free(y), free(scratch);

@@ -22,8 +22,8 @@ struct rig {
     float inv[R / 2];
 };
 
-static struct rig *rig_new(struct kern *k, int32_t h, int32_t nope, int32_t v, uint16_t layout,
-                           uint64_t *seed)
+static struct rig *rig_new(struct kern *k, int32_t h, int32_t nope, int32_t v,
+                           uint16_t layout, uint64_t *seed)
 {
     struct rig *g = calloc(1, sizeof *g);
     float norm[C], *x = malloc(900 * (C + R) * 4);
@@ -53,9 +53,14 @@ static struct rig *rig_new(struct kern *k, int32_t h, int32_t nope, int32_t v, u
         x[i] = kern_randn(seed);
     kern_seq(&r, 0, 0, 700, false);
     kern_seq(&r, 1, 0, 200, false);
-    kern_run(k, mla_prep, {.rows = kern_view(&r), .kv = g->kv, .slots = g->slots, .kv_a = x,
-                           .kv_norm = norm, .eps = 1e-6f,
-                           .rope = {g->inv, 1, R, 0, MC_ROPE_NEIGHBOURS}});
+    kern_run(k, mla_prep,
+             {.rows = kern_view(&r),
+              .kv = g->kv,
+              .slots = g->slots,
+              .kv_a = x,
+              .kv_norm = norm,
+              .eps = 1e-6f,
+              .rope = {g->inv, 1, R, 0, MC_ROPE_NEIGHBOURS}});
     free(x);
     return g;
 }
@@ -66,8 +71,8 @@ static void rig_free(struct rig *g)
 }
 
 /* Both forms as a pass runs them, chunks of at least long_rows expanded; act [rows][h*v]. */
-static void run(struct kern *k, const struct rig *g, const struct kern_rows *r, const float *q0,
-                int32_t long_rows, int32_t first, float *act)
+static void run(struct kern *k, const struct rig *g, const struct kern_rows *r,
+                const float *q0, int32_t long_rows, int32_t first, float *act)
 {
     int32_t d = g->nope + R, rows = r->live[MC_LIVE_ROWS], cap_dec = 4, n_part = 3, i, j;
     size_t parts = (size_t)(cap_dec * n_part + KERN_T) * (size_t)g->h;
@@ -114,22 +119,42 @@ static void run(struct kern *k, const struct rig *g, const struct kern_rows *r, 
     kern_run(k, mla_q, {.rows = kern_view(r), .h = g->h, .nope = g->nope, .c = C,
                         .long_rows = long_rows, .q = q, .w_uk = w[0], .out = lat,
                         .rope = {g->inv, 1, R, (int16_t)g->nope, MC_ROPE_NEIGHBOURS}});
-    kern_run(k, mla_attn, {.rows = kern_view(r), .kv = g->kv, .slots = g->slots, .h = g->h,
-                           .n_part = n_part, .cap_decode = cap_dec, .scale = 0.1f, .q = lat,
-                           .first = first, .long_rows = long_rows, .o = o, .ml = ml});
+    kern_run(k, mla_attn,
+             {.rows = kern_view(r),
+              .kv = g->kv,
+              .slots = g->slots,
+              .h = g->h,
+              .n_part = n_part,
+              .cap_decode = cap_dec,
+              .scale = 0.1f,
+              .q = lat,
+              .first = first,
+              .long_rows = long_rows,
+              .o = o,
+              .ml = ml});
     kern_run(k, attn_merge, {.rows = kern_view(r), .h = g->h, .d = C, .n_part = n_part,
                              .cap_decode = cap_dec, .o = o, .ml = ml, .out = lat});
     kern_run(k, mla_out, {.rows = kern_view(r), .h = g->h, .c = C, .v = g->v,
                           .long_rows = long_rows, .o_lat = lat, .w_uv = w[1], .act = a});
-    kern_run(k, attn_ragged, {.rows = kern_view(r), .kv = g->kv, .slots = g->slots, .h = g->h,
-                              .nope = g->nope, .v = g->v, .first = first,
-                              .long_rows = long_rows, .scale = 0.1f, .q = q, .kv_b = kv_b,
-                              .act = a});
+    kern_run(k, attn_ragged,
+             {.rows = kern_view(r),
+              .kv = g->kv,
+              .slots = g->slots,
+              .h = g->h,
+              .nope = g->nope,
+              .v = g->v,
+              .first = first,
+              .long_rows = long_rows,
+              .scale = 0.1f,
+              .q = q,
+              .kv_b = kv_b,
+              .act = a});
     free(q), free(ml), free(lat), free(o), free(uk), free(uv);
     ops_w_free(&kv_b), ops_w_free(&w[0].w), ops_w_free(&w[1].w);
 }
 
-static void near(const char *what, const float *got, const float *want, int32_t n, double tol)
+static void near(const char *what, const float *got, const float *want, int32_t n,
+                 double tol)
 {
     int32_t i;
 
@@ -150,7 +175,8 @@ static void ops_ragged_agrees_with_the_oracle_and_the_absorbed_form(void **state
     (void)state;
     for (i = 0; i < 3; i++)
         for (j = 0; j < 3; j++) {
-            struct rig *g = rig_new(&ref, shape[i][0], shape[i][1], shape[i][2], layouts[j], &seed);
+            struct rig *g = rig_new(&ref, shape[i][0], shape[i][1], shape[i][2],
+                                    layouts[j], &seed);
             struct kern_rows r = {0};
             int32_t n, first = i % 2;
             double tol = ((2 * C + 2 * (g->nope + R) + 8) * 6.0 + 700) * 4 * OPS_U;
@@ -185,7 +211,8 @@ static void ops_ragged_rows_do_not_depend_on_chunks(void **state)
     uint64_t seed = 113;
     struct rig *g = rig_new(&ref, 2, 32, 32, MC_KV_BF16, &seed);
     int32_t cols = g->h * g->v, qd = g->h * (g->nope + R), c, t, n, threads;
-    float *first = malloc((size_t)(700 * cols) * 4), *got = malloc((size_t)(800 * cols) * 4);
+    float *first = malloc((size_t)(700 * cols) * 4),
+          *got = malloc((size_t)(800 * cols) * 4);
 
     (void)state;
     for (threads = 1; threads <= 3; threads += 2)
@@ -230,10 +257,18 @@ static void ops_ragged_leaves_other_rows_alone(void **state)
 
         for (i = 0; i < 44 * 64; i++)
             act[i] = 7;
-        kern_run(&cpu, attn_ragged, {.rows = kern_view(&r), .kv = g->kv, .slots = g->slots,
-                                     .h = 2, .nope = 32, .v = 32, .long_rows = 40,
-                                     .scale = 0.1f, .q = g->q, .kv_b = kv_b,
-                                     .act = {.x = act, .k = 64, .layout = MC_A_F32}});
+        kern_run(&cpu, attn_ragged,
+                 {.rows = kern_view(&r),
+                  .kv = g->kv,
+                  .slots = g->slots,
+                  .h = 2,
+                  .nope = 32,
+                  .v = 32,
+                  .long_rows = 40,
+                  .scale = 0.1f,
+                  .q = g->q,
+                  .kv_b = kv_b,
+                  .act = {.x = act, .k = 64, .layout = MC_A_F32}});
         for (i = 0; i < 44 * 64; i++)
             assert_true(act[i] == (i < 4 * 64 ? 7 : 0));
         ops_w_free(&kv_b);

@@ -93,8 +93,8 @@ static void ops_nan_activations_reach_the_output(void **state)
         }
 }
 
-static void check_join(struct kern *cpu, struct kern *ref, int32_t h, int32_t rows, bool first,
-                       uint16_t layout, uint64_t *seed)
+static void check_join(struct kern *cpu, struct kern *ref, int32_t h, int32_t rows,
+                       bool first, uint16_t layout, uint64_t *seed)
 {
     size_t n = (size_t)rows * (size_t)h;
     float *x = malloc(n * 4), *res[2] = {malloc(n * 4), malloc(n * 4)};
@@ -123,7 +123,8 @@ static void check_join(struct kern *cpu, struct kern *ref, int32_t h, int32_t ro
         double tol = (h / 2.0 + 8) * OPS_U * fabsf(norm[0][i]);
 
         if (!(fabs((double)norm[0][i] - norm[1][i]) <= tol))
-            fail_msg("%s join h %d: %.9g, want %.9g", cpu->b->what, h, norm[1][i], norm[0][i]);
+            fail_msg("%s join h %d: %.9g, want %.9g", cpu->b->what, h, norm[1][i],
+                     norm[0][i]);
     }
     /* act is the body's own norm, rounded as quant does */
     step = norm[1];
@@ -154,12 +155,13 @@ static void ops_join_adds_and_norms(void **state)
             for (j = 0; j < 4; j++) {
                 uint16_t layout = h_of[i] % 32 || j % 2 ? MC_A_F32 : MC_A_I16;
 
-                check_join(&cpu, &ref, h_of[i], (int32_t[]){1, 3, 4, 33}[j], j / 2, layout, &seed);
+                check_join(&cpu, &ref, h_of[i], (int32_t[]){1, 3, 4, 33}[j], j / 2,
+                           layout, &seed);
             }
     kern_close(&ref);
 }
 
-/* ---- gqa_prep ------------------------------------------------------------------------- */
+/* ---- gqa_prep ---------------------------------------------------------------------- */
 
 enum { SLOTS = 2, PITCH = 12, PAGES = 24 };
 
@@ -243,11 +245,10 @@ static void ops_prep_writes_the_oracles_pages(void **state)
     int32_t i, how;
 
     (void)state;
-    ops_each_body (cpu, 2)
-        for (layout = 0; layout < MC_N_GQA_KV; layout++)
-            for (i = 0; i < 4; i++)
-                for (how = 0; how < 8; how++)
-                    check_prep(&cpu, &ref, layout, d_of[i], how % 2, how & 2, how & 4, &seed);
+    ops_each_body(cpu, 2) for (layout = 0; layout < MC_N_GQA_KV;
+                               layout++) for (i = 0; i < 4; i++) for (how = 0; how < 8;
+                                                                      how++)
+        check_prep(&cpu, &ref, layout, d_of[i], how % 2, how & 2, how & 4, &seed);
     kern_close(&ref);
 }
 

@@ -133,8 +133,9 @@ static double apart(const struct got *a, const struct got *b)
     double most = 0;
 
     for (int32_t i = 0; i < LIMIT; i++) {
-        double d = a->id[i] == b->id[i] ? fabs((double)a->logprob[i] - (double)b->logprob[i])
-                                        : 1;
+        double d = a->id[i] == b->id[i]
+                       ? fabs((double)a->logprob[i] - (double)b->logprob[i])
+                       : 1;
 
         most = d > most ? d : most;
     }

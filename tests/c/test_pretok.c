@@ -81,7 +81,8 @@ static void pretok_cuts_as_each_familys_pattern_does(void **state)
         got.n = 0;
         got.text[0] = 0;
         assert_true(mc_pretok_add_named(&p, rows[i].name, strlen(rows[i].name)));
-        assert_int_equal(mc_pretok_split(&p, rows[i].text, strlen(rows[i].text), join, &got),
+        assert_int_equal(mc_pretok_split(&p, rows[i].text, strlen(rows[i].text), join,
+                                         &got),
                          0);
         assert_string_equal(got.text, rows[i].pieces);
     }

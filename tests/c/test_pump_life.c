@@ -47,8 +47,9 @@ static void leave(bool stream, bool reset)
     while (atomic_load(&rig.n_done) < done + N && now_s() - t < 1)
         usleep(500);
     assert_int_equal(atomic_load(&rig.n_done), done + N);
-    print_message("# %s, %s: %d cancelled within %.1f ms\n", stream ? "streaming" : "waiting",
-                  reset ? "RST" : "FIN", N, worst * 1e3);
+    print_message("# %s, %s: %d cancelled within %.1f ms\n",
+                  stream ? "streaming" : "waiting", reset ? "RST" : "FIN", N,
+                  worst * 1e3);
 }
 
 static void pump_cancels_when_clients_leave(void **state)
@@ -172,7 +173,8 @@ static void pump_many_streams_at_full_speed(void **state)
         forget(&a);
         close(fd[i]);
     }
-    print_message("# %d streams of 2 x %d tokens in %.0f ms\n", N, TOKENS, (now_s() - t) * 1e3);
+    print_message("# %d streams of 2 x %d tokens in %.0f ms\n", N, TOKENS,
+                  (now_s() - t) * 1e3);
 }
 
 static const struct CMUnitTest tests[] = {

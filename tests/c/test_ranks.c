@@ -11,8 +11,10 @@ static void ranks_give_the_tokens_of_one(void **state)
 
     (void)state;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-        struct mc_engine *e = engine_open(
-            &(struct mc_engine_opts){.ranks = counts[c], .max_seqs = 5, .chunk = 64}, NULL);
+        struct mc_engine *e = engine_open(&(struct mc_engine_opts){.ranks = counts[c],
+                                                                   .max_seqs = 5,
+                                                                   .chunk = 64},
+                                          NULL);
 
         run_all(e, true, c == 0 ? want : g);
         assert_idle(e);
@@ -35,8 +37,9 @@ static void ranks_sample_as_one_does(void **state)
     (void)state;
     some_ids(ids, 20, 3);
     for (int k = 0; k < 2; k++) {
-        struct mc_engine *e =
-            engine_open(&(struct mc_engine_opts){.ranks = k ? 4 : 1, .backend = "ref"}, NULL);
+        struct mc_engine *e = engine_open(&(struct mc_engine_opts){.ranks = k ? 4 : 1,
+                                                                   .backend = "ref"},
+                                          NULL);
         struct mc_request r;
         struct mc_handle h;
         struct mc_err err = {0};
@@ -100,7 +103,7 @@ static void ranks_that_do_not_divide_are_refused_with_those_that_do(void **state
     }
 }
 
-/* ---- disagreement and failure -------------------------------------------------------- */
+/* ---- disagreement and failure ------------------------------------------------------ */
 
 struct spoil {
     struct got *g;

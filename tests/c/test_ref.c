@@ -27,7 +27,7 @@ static struct mc_w weights(float *w, int32_t n, int32_t k)
     return (struct mc_w){.layout = MC_W_F32, .dt = MC_F32, .n = n, .k = k, .q = w};
 }
 
-/* ---- rows ---------------------------------------------------------------------------- */
+/* ---- rows -------------------------------------------------------------------------- */
 
 static void ref_embed_takes_rows_of_its_own_ids(void **state)
 {
@@ -99,7 +99,7 @@ static void ref_gather_rows_takes_sampled_rows(void **state)
     kern_close(&k);
 }
 
-/* ---- activations --------------------------------------------------------------------- */
+/* ---- activations ------------------------------------------------------------------- */
 
 static void ref_quant_int8_rounds_to_even(void **state)
 {
@@ -169,7 +169,7 @@ static void ref_quant_other_layouts(void **state)
     kern_close(&k);
 }
 
-/* ---- matrices ------------------------------------------------------------------------ */
+/* ---- matrices ---------------------------------------------------------------------- */
 
 static void ref_linear_multiplies_adds_bias_and_fans_out(void **state)
 {

@@ -16,7 +16,8 @@ struct pool {
     uint32_t want[N_SLOT * PITCH], tag[N_PAGE];
 };
 
-static struct pool *pool_new(uint16_t layout, int32_t hk, int32_t d, int32_t n_layer, int fill)
+static struct pool *pool_new(uint16_t layout, int32_t hk, int32_t d, int32_t n_layer,
+                             int fill)
 {
     struct pool *p = calloc(1, sizeof *p);
     struct mc_kv *kv = &p->kv;
@@ -40,7 +41,7 @@ static void pool_free(struct pool *p)
     free(p);
 }
 
-/* ---- gqa_prep ------------------------------------------------------------------------ */
+/* ---- gqa_prep ---------------------------------------------------------------------- */
 
 static void ref_rope_turns_pairs_of_both_kinds(void **state)
 {
@@ -154,7 +155,7 @@ static void ref_prep_fp8_scales_by_token_or_as_told(void **state)
     kern_close(&k);
 }
 
-/* ---- attention ----------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------- */
 
 enum { H = 4, HK = 2, D = 8, N_PART = 3, CTX = 600, CAP_DECODE = 4 };
 
@@ -221,7 +222,8 @@ static void attend(struct ctx *c, struct kern_rows *r, int32_t window, float *ou
 {
     int32_t n = r->live[MC_LIVE_ROWS], t;
     size_t parts = (size_t)(CAP_DECODE * N_PART + n);
-    float *q = malloc((size_t)n * H * D * sizeof *q), *o = malloc(parts * H * D * sizeof *o);
+    float *q = malloc((size_t)n * H * D * sizeof *q),
+          *o = malloc(parts * H * D * sizeof *o);
     float *ml = malloc(parts * H * 2 * sizeof *ml);
 
     memset(o, 0xFF, parts * H * D * sizeof *o);
@@ -245,7 +247,8 @@ static void attend(struct ctx *c, struct kern_rows *r, int32_t window, float *ou
 static void softmax_attend(const struct ctx *c, int32_t pos, int32_t head, int32_t window,
                            double *out)
 {
-    int32_t from = window > 0 && pos - window + 1 > 0 ? pos - window + 1 : 0, g = head / 2;
+    int32_t from = window > 0 && pos - window + 1 > 0 ? pos - window + 1 : 0,
+            g = head / 2;
     double sum = 0, s, o[D] = {0};
     int32_t i, j;
 
@@ -303,7 +306,8 @@ static void ref_attn_does_not_depend_on_chunks(void **state)
 {
     static const uint16_t layouts[] = {MC_KV_F32, MC_KV_BF16, MC_KV_FP8};
     static const int32_t chunk[] = {1, 7, 64, 200, 333};
-    float *all = malloc(CTX * H * D * sizeof *all), *out = malloc(CTX * H * D * sizeof *out);
+    float *all = malloc(CTX * H * D * sizeof *all),
+          *out = malloc(CTX * H * D * sizeof *out);
     int32_t at, n, w;
     size_t i, j;
 

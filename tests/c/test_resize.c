@@ -28,9 +28,13 @@ static int64_t planned_page(const char *model, const char *name)
 /* Device bytes of an engine whose pool is given so many bytes. */
 static size_t allocated(const char *model, const char *kv, uint64_t bytes, int32_t *pages)
 {
-    struct mc_engine *e = engine_open(
-        &(struct mc_engine_opts){.model = model, .kv = kv, .kv_bytes = bytes, .max_seqs = 2,
-                                 .max_context = 256, .swap_bytes = 1}, NULL);
+    struct mc_engine *e = engine_open(&(struct mc_engine_opts){.model = model,
+                                                               .kv = kv,
+                                                               .kv_bytes = bytes,
+                                                               .max_seqs = 2,
+                                                               .max_context = 256,
+                                                               .swap_bytes = 1},
+                                      NULL);
     size_t n = e->crew.run[0].mem.bytes;
 
     *pages = mc_kv_total(e->kv);
@@ -51,7 +55,8 @@ static void resize_planned_bytes_are_allocated_bytes(void **state)
         int64_t page = planned_page(kind[i][0], kind[i][1]);
         int32_t few, many;
         size_t a = allocated(kind[i][0], kind[i][1], (uint64_t)(10 * page), &few);
-        size_t b = allocated(kind[i][0], kind[i][1], (uint64_t)(75 * page + page - 1), &many);
+        size_t b = allocated(kind[i][0], kind[i][1], (uint64_t)(75 * page + page - 1),
+                             &many);
 
         assert_int_equal(few, 10);
         assert_int_equal(many, 75);
@@ -141,7 +146,8 @@ static void resize_refuses_what_is_too_small_or_too_large(void **state)
     mc_engine_cancel(e, h, "enough");
     got_wait(g, -1);
     assert_int_equal(mc_engine_set_kv(e, bytes_of(e, 1), &err), MC_EARG);
-    snprintf(least, sizeof least, "needs 2, %llu bytes", (unsigned long long)bytes_of(e, 2));
+    snprintf(least, sizeof least, "needs 2, %llu bytes",
+             (unsigned long long)bytes_of(e, 2));
     assert_non_null(strstr(err.text, least));
     assert_int_equal(mc_engine_set_kv(e, 1ull << 50, &err), MC_EARG);
     got_free(g);

@@ -7,7 +7,7 @@
 #include "lua/host/limit.h"
 #include "tests/c/policies_util.h"
 
-/* ---- state ---------------------------------------------------------------------------- */
+/* ---- state ------------------------------------------------------------------------- */
 
 static void generation_state_is_kept_by_name_over_reloads(void **st)
 {
@@ -50,7 +50,7 @@ static void generation_state_is_kept_by_name_over_reloads(void **st)
     rig_close(&r);
 }
 
-/* ---- failures in service -------------------------------------------------------------- */
+/* ---- failures in service ----------------------------------------------------------- */
 
 static const char *const hook_code[MC_N_HOOK] = {
     "plan = function(view) if view.step >= 2005 then %s end end,",
@@ -83,7 +83,8 @@ static void rig_open_failing(struct rig *r, enum mc_hook h, const char *what)
     snprintf(text, sizeof text, "return { api = 1, kind = 'cache',\n%s }",
              h == MC_HOOK_KEEP ? line : "keep = function() end");
     dir_write(r->dir, "c.lua", text);
-    dir_write(r->dir, "init.lua", "return { scheduler = 's', sampler = 't', cache = 'c' }");
+    dir_write(r->dir, "init.lua",
+              "return { scheduler = 's', sampler = 't', cache = 'c' }");
     rig_open(r, false);
 }
 
@@ -179,13 +180,17 @@ static void generation_ten_failures_in_a_thousand_steps_roll_back(void **st)
 
     (void)st;
     mc_log_set("policy", MC_LOG_OFF);
-    dir_scheduler(r.dir, "if view.step > 1500 and view.step % 200 == 0 then error('now') end", "");
+    dir_scheduler(r.dir,
+                  "if view.step > 1500 and view.step % 200 == 0 then error('now') end",
+                  "");
     rig_open(&r, false);
     for (int i = 0; i < 2500; i++)
         failed += rig_step(&r) < 0;
     assert_int_equal(failed, 13); /* 5 in 1,000 steps are not too many */
     assert_int_equal(rig_status(&r).live, 1);
-    dir_scheduler(r.dir, "if view.step > 1500 and view.step % 20 == 0 then error('now') end", "");
+    dir_scheduler(r.dir,
+                  "if view.step > 1500 and view.step % 20 == 0 then error('now') end",
+                  "");
     rig_reload(&r, NULL);
     failed = 0;
     for (int i = 0; i < 400; i++)

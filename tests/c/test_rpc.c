@@ -14,7 +14,7 @@
 #include "core/serve/wire.h"
 #include "tests/c/tmpdir.h"
 
-/* ---- a server without an engine, and a session that echoes ----------------------------- */
+/* ---- a server without an engine, and a session that echoes ------------------------- */
 
 struct mc_repl {
     struct mc_repl_client client;
@@ -144,7 +144,8 @@ static struct mc_client *dial(const struct fixture *f)
 }
 
 /* Raw bytes in, whatever comes back until the server closes or stays silent for 2 s. */
-static size_t raw(const struct fixture *f, const void *data, size_t n, char *out, size_t cap)
+static size_t raw(const struct fixture *f, const void *data, size_t n, char *out,
+                  size_t cap)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct timeval tv = {2, 0};
@@ -164,7 +165,7 @@ static size_t raw(const struct fixture *f, const void *data, size_t n, char *out
     return got;
 }
 
-/* ---- frames ---------------------------------------------------------------------------- */
+/* ---- frames ------------------------------------------------------------------------ */
 
 static void wire_scan_refuses_counts_beyond_the_bytes(void **state)
 {
@@ -192,8 +193,8 @@ static void wire_scan_refuses_counts_beyond_the_bytes(void **state)
 
 static void wire_scan_asks_for_more_until_it_is_whole(void **state)
 {
-    json_t *v = json_pack("[i, i, s, [s, f, b, n, {s:[]}, I]]", 0, 70000, "status", "text", 1.5,
-                          1, "key", (json_int_t)-1234567890123);
+    json_t *v = json_pack("[i, i, s, [s, f, b, n, {s:[]}, I]]", 0, 70000, "status",
+                          "text", 1.5, 1, "key", (json_int_t)-1234567890123);
     size_t n, i, len = 0;
     char *data = mc_wire_write(v, &n);
     json_t *back = NULL;
@@ -240,7 +241,7 @@ static void wire_refuses_what_json_cannot_hold(void **state)
     json_decref(v);
 }
 
-/* ---- the server ------------------------------------------------------------------------ */
+/* ---- the server -------------------------------------------------------------------- */
 
 static void rpc_answers_verbs(void **state)
 {
@@ -262,7 +263,8 @@ static void rpc_answers_verbs(void **state)
     assert_non_null(strstr(err.text, "'nonsense'"));
     assert_int_equal(mc_client_call(c, "cancel", json_pack("[s]", "1.1"), &out, &err),
                      MC_ENOENT);
-    assert_int_equal(mc_client_call(c, "log", json_pack("[s]", "loud"), &out, &err), MC_EARG);
+    assert_int_equal(mc_client_call(c, "log", json_pack("[s]", "loud"), &out, &err),
+                     MC_EARG);
     mc_client_close(c);
     tear_down(&f);
 }
@@ -365,7 +367,7 @@ static void rpc_takes_frames_byte_by_byte_and_several_at_once(void **state)
     tear_down(&f);
 }
 
-/* ---- sessions -------------------------------------------------------------------------- */
+/* ---- sessions ---------------------------------------------------------------------- */
 
 static char printed[64];
 
@@ -407,7 +409,8 @@ static void rpc_session_prints_returns_and_is_cancelled(void **state)
     set_up(&f);
     c = dial(&f);
     mc_client_watch(c, on_print, NULL, &interrupt);
-    assert_ok(mc_client_call(c, "repl.eval", json_pack("[s, b]", "x", 0), &out, &err), err);
+    assert_ok(mc_client_call(c, "repl.eval", json_pack("[s, b]", "x", 0), &out, &err),
+              err);
     assert_string_equal(json_string_value(json_object_get(out, "text")), "x");
     assert_string_equal(printed, "printed\n");
     json_decref(out);
@@ -415,7 +418,8 @@ static void rpc_session_prints_returns_and_is_cancelled(void **state)
     assert_int_equal(mc_client_call(c, "repl.eval", json_pack("[s]", "wait"), &out, &err),
                      MC_ECANCEL);
     pthread_join(t, NULL);
-    assert_ok(mc_client_call(c, "repl.complete", json_pack("[s]", "mc."), &out, &err), err);
+    assert_ok(mc_client_call(c, "repl.complete", json_pack("[s]", "mc."), &out, &err),
+              err);
     json_decref(out);
     mc_client_close(c);
     tear_down(&f);

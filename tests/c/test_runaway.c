@@ -51,7 +51,7 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* ---- noise: what shares locks with a runaway ------------------------------------------- */
+/* ---- noise: what shares locks with a runaway --------------------------------------- */
 
 static atomic_bool quiet;
 
@@ -105,7 +105,7 @@ static void check_process_is_whole(void)
     free(p);
 }
 
-/* ---- the hooks ------------------------------------------------------------------------ */
+/* ---- the hooks --------------------------------------------------------------------- */
 
 /* A VM whose hook h is this code; the others do nothing. */
 static struct mc_stepvm *open_hook(enum mc_hook h, const char *code)
@@ -148,7 +148,10 @@ static int call_hook(struct mc_stepvm *s, enum mc_hook h, struct mc_err *err)
     int rc = 0, answer;
 
     step_row(b, 0, MC_STATE_DECODE, 10);
-    p = (struct mc_plan){.cap = MC_PLAN_CAP, .tok_left = 10, .row_left = 10, .page_left = 10};
+    p = (struct mc_plan){.cap = MC_PLAN_CAP,
+                         .tok_left = 10,
+                         .row_left = 10,
+                         .page_left = 10};
     switch (h) {
     case MC_HOOK_PLAN: rc = mc_stepvm_plan(s, &b->view, &p, state, err); break;
     case MC_HOOK_EVICT: rc = mc_stepvm_evict(s, &b->view, 1, &p, state, err); break;
@@ -187,7 +190,8 @@ static void runaway_of_any_shape_in_any_hook_is_left(void **st)
             rc = call_hook(s, h, &err);
             worst = now_ms() - t0 > worst ? now_ms() - t0 : worst;
             if (rc != MC_EBUDGET)
-                fail_msg("%s in %s: %d %s", shapes[k].code, mc_hook_names[h], rc, err.text);
+                fail_msg("%s in %s: %d %s", shapes[k].code, mc_hook_names[h], rc,
+                         err.text);
             assert_true(s->vm->lost == MC_EBUDGET);
             mc_stepvm_close(s);
             n++;
@@ -197,8 +201,8 @@ static void runaway_of_any_shape_in_any_hook_is_left(void **st)
     for (int i = 0; i < 2; i++)
         pthread_join(noise[i], NULL);
     check_process_is_whole();
-    print_message("%d of %d left; budget %d ms, longest %.1f ms by the wall clock\n", n, n,
-                  HOOK_US / 1000, worst);
+    print_message("%d of %d left; budget %d ms, longest %.1f ms by the wall clock\n", n,
+                  n, HOOK_US / 1000, worst);
 }
 
 static void runaway_at_load_is_left_and_its_line_found(void **st)
@@ -299,8 +303,8 @@ static void runaway_vms_leave_little_behind(void **st)
         if (i == 4)
             rss = rss_bytes();
     }
-    print_message("RSS grew %zd KiB over %d lost VMs\n", (ssize_t)(rss_bytes() - rss) / 1024,
-                  n - 5);
+    print_message("RSS grew %zd KiB over %d lost VMs\n",
+                  (ssize_t)(rss_bytes() - rss) / 1024, n - 5);
     assert_true(rss_bytes() < rss + (32u << 20));
     t0 = now_ms();
     check_process_is_whole();

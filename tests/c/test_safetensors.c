@@ -147,10 +147,14 @@ static void safetensors_shapes_are_natural_numbers_that_fit(void **state)
         header_refused(header, 4, bad[i].says);
     }
     header_loads("{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, 1);
-    header_loads("{\"a\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[0,0]}}", 0, 1);
-    header_loads("{\"a\":{\"dtype\":\"F4\",\"shape\":[3,2],\"data_offsets\":[0,3]}}", 3, 1);
-    header_refused("{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2, "whole");
-    header_loads("{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,2,1,2],\"data_offsets\":[0,4]}}", 4, 1);
+    header_loads("{\"a\":{\"dtype\":\"F32\",\"shape\":[0,7],\"data_offsets\":[0,0]}}", 0,
+                 1);
+    header_loads("{\"a\":{\"dtype\":\"F4\",\"shape\":[3,2],\"data_offsets\":[0,3]}}", 3,
+                 1);
+    header_refused("{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2,
+                   "whole");
+    header_loads(
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,2,1,2],\"data_offsets\":[0,4]}}", 4, 1);
 }
 
 static void safetensors_tensors_tile_the_data(void **state)
@@ -171,15 +175,16 @@ static void safetensors_duplicates_are_refused_by_name(void **state)
     (void)state;
     header_refused("{" TENSOR("twin", 0, 4) "," TENSOR("twin", 4, 8) "}", 8, "duplicate");
     header_refused("{" TENSOR("twin", 0, 4) "," TENSOR("twin", 4, 8) "}", 8, "twin");
-    header_refused("{" TENSOR("a", 0, 4) "," TENSOR("model.layers.0.self_attn.q_proj.weight", 4, 8)
-                   "," TENSOR("model.layers.0.self_attn.q_proj.weight", 8, 12) "}", 12,
-                   "'model.layers.0.self_attn.q_proj.weight'");
+    header_refused("{" TENSOR("a", 0, 4) "," TENSOR(
+                       "model.layers.0.self_attn.q_proj.weight", 4,
+                       8) "," TENSOR("model.layers.0.self_attn.q_proj.weight", 8, 12) "}",
+                   12, "'model.layers.0.self_attn.q_proj.weight'");
     header_refused("{\"twin\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],"
                    "\"data_offsets\":[0,4]}}", 4, "'twin'");
     /* The same name in two shards. */
     put(dir, "one.safetensors", "{" TENSOR("twin", 0, 4) "}", UINT64_MAX, NULL, 4);
-    put(dir, "two.safetensors", "{" TENSOR("twin", 0, 4) "," TENSOR("b", 4, 8) "}", UINT64_MAX,
-        NULL, 8);
+    put(dir, "two.safetensors", "{" TENSOR("twin", 0, 4) "," TENSOR("b", 4, 8) "}",
+        UINT64_MAX, NULL, 8);
     tmp_text(dir, "model.safetensors.index.json",
              "{\"weight_map\":{\"twin\":\"one.safetensors\",\"b\":\"two.safetensors\"}}");
     refused(dir, "duplicate tensor 'twin'");
@@ -259,7 +264,8 @@ static void safetensors_metadata_is_a_string_map_and_may_be_empty(void **state)
     header_loads("{\"__metadata__\":{}," TENSOR("a", 0, 4) "}", 4, 1);
     header_loads("{\"__metadata__\":{\"k\":\"v\"}," TENSOR("a", 0, 4) "}", 4, 1);
     header_loads("{\"__metadata__\":{}}", 0, 0);
-    header_refused("{\"__metadata__\":{\"k\":0}," TENSOR("a", 0, 4) "}", 4, "__metadata__");
+    header_refused("{\"__metadata__\":{\"k\":0}," TENSOR("a", 0, 4) "}", 4,
+                   "__metadata__");
     header_refused("{\"__metadata__\":[]," TENSOR("a", 0, 4) "}", 4, "__metadata__");
     header_loads("{" TENSOR("__metadata__x", 0, 4) "}", 4, 1);
     header_loads(A_F32 "      ", 4, 1);

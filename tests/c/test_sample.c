@@ -92,7 +92,7 @@ static void fill(struct fix *f, float size, uint64_t seed)
             row(f, r)[i] = size * kern_randn(&seed);
 }
 
-/* ---- chain --------------------------------------------------------------------------- */
+/* ---- chain ------------------------------------------------------------------------- */
 
 static void chain_takes_raw_first_and_masks_padding(void **state)
 {
@@ -227,7 +227,7 @@ static void nll_is_lse_minus_target(void **state)
     kern_close(&k);
 }
 
-/* ---- greedy -------------------------------------------------------------------------- */
+/* ---- greedy ------------------------------------------------------------------------ */
 
 static void sample_greedy_takes_the_lowest_id_on_ties(void **state)
 {
@@ -324,7 +324,7 @@ static void sample_greedy_row_ignores_its_batch(void **state)
     fix_free(g);
 }
 
-/* ---- draws --------------------------------------------------------------------------- */
+/* ---- draws ------------------------------------------------------------------------- */
 
 static void sample_top_k_off_values_are_one_thing(void **state)
 {
@@ -513,7 +513,7 @@ static void sample_draw_is_a_function_of_seed_and_position(void **state)
     fix_free(g);
 }
 
-/* ---- what the host sees -------------------------------------------------------------- */
+/* ---- what the host sees ------------------------------------------------------------ */
 
 static void sample_lists_candidates_and_top_logprobs(void **state)
 {

@@ -145,7 +145,7 @@ static void shared_bucket_gives_its_burst_then_its_rate(void **state)
     mc_shared_close(s);
 }
 
-/* ---- keys ------------------------------------------------------------------------------- */
+/* ---- keys -------------------------------------------------------------------------- */
 
 static int load(const char *text, struct mc_keys **out, struct mc_err *err)
 {
@@ -236,8 +236,9 @@ static void keys_are_kept_by_hash_and_read_again(void **state)
 
     (void)state;
     mc_log_set("http", MC_LOG_OFF);
-    tmp_text(dir, "keys", "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad "
-                          "acme\n");
+    tmp_text(dir, "keys",
+             "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad "
+             "acme\n");
     assert_ok(mc_keys_open(tmp_path(dir, "keys"), &k, &err), err);
     assert_ok(mc_keys_check(k, "Bearer abc", NULL, &acme, &err), err);
     assert_string_equal(mc_keys_tenant(k, acme), "acme");

@@ -38,15 +38,15 @@ static void state_free(struct state *s)
     free(s);
 }
 
-static struct mc_table_apply_p apply_p(struct state *s, const struct mc_delta *d, int32_t n,
-                                       const struct mc_slot *in)
+static struct mc_table_apply_p apply_p(struct state *s, const struct mc_delta *d,
+                                       int32_t n, const struct mc_slot *in)
 {
     return (struct mc_table_apply_p){.kv = s->kv, .slots = s->slots, .counts = s->counts,
                                      .bias = s->bias, .vocab = V, .delta = d, .n_delta = n,
                                      .slots_in = in};
 }
 
-/* ---- table_apply, commit ------------------------------------------------------------- */
+/* ---- table_apply, commit ----------------------------------------------------------- */
 
 static void slots_table_apply_uploads_rows_and_deltas_in_order(void **state)
 {
@@ -145,7 +145,7 @@ static void slots_commit_moves_good_rows_only(void **state)
     state_free(s);
 }
 
-/* ---- pages --------------------------------------------------------------------------- */
+/* ---- pages ------------------------------------------------------------------------- */
 
 static void slots_page_init_zeroes_and_stamps(void **state)
 {

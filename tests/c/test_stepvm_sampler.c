@@ -5,7 +5,7 @@
 
 #include "tests/c/stepvm_util.h"
 
-/* ---- samplers ------------------------------------------------------------------------- */
+/* ---- samplers ---------------------------------------------------------------------- */
 
 /* A sampler with this pick body (locals c, seq); chain as wanted. */
 static struct mc_stepvm *open_pick(const char *body, const char *more)
@@ -118,8 +118,9 @@ static void stepvm_pick_answers_are_checked(void **st)
 
 static void stepvm_random_depends_on_seed_and_place_alone(void **st)
 {
-    struct mc_stepvm *s = open_pick("seq.state.a, seq.state.b = seq:random(), seq:random()",
-                                    "S.state = { a = 0, b = 0 }");
+    struct mc_stepvm *s =
+        open_pick("seq.state.a, seq.state.b = seq:random(), seq:random()",
+                  "S.state = { a = 0, b = 0 }");
     struct mc_cands c = cands();
     struct mc_err err = {0};
     double sum = 0, first = 0;

@@ -7,7 +7,7 @@
 #include "lua/host/trial.h"
 #include "tests/c/stepvm_util.h"
 
-/* ---- the sandbox ---------------------------------------------------------------------- */
+/* ---- the sandbox ------------------------------------------------------------------- */
 
 static void stepvm_sandbox_has_no_holes(void **st)
 {
@@ -49,8 +49,9 @@ static void stepvm_sandbox_has_no_holes(void **st)
 
 static void stepvm_binary_chunks_are_refused(void **st)
 {
-    static const char dump[] = "\x1bLJ\x02\x02\x0f\x02\x00\x01\x00\x01\x02)\x00\x07\x00L\x00"
-                               "\x02\x00",
+    static const char dump[] =
+        "\x1bLJ\x02\x02\x0f\x02\x00\x01\x00\x01\x02)\x00\x07\x00L\x00"
+        "\x02\x00",
                       evil[] = "\x1bLJ\2\xff\xff\xff\xff\x0f";
     char *dir = dir_new();
     struct mc_stepvm *s;
@@ -87,7 +88,7 @@ static void stepvm_one_script_cannot_change_what_another_sees(void **st)
     dir_free(dir);
 }
 
-/* ---- memory, error values ------------------------------------------------------------- */
+/* ---- memory, error values ---------------------------------------------------------- */
 
 static void stepvm_memory_bombs_become_errors(void **st)
 {
@@ -205,7 +206,7 @@ static void stepvm_error_values_of_any_kind_become_text(void **st)
     }
 }
 
-/* ---- what scripts count, and what they are told --------------------------------------- */
+/* ---- what scripts count, and what they are told ------------------------------------ */
 
 static const char counting_scheduler[] =
     "local steps = mc.metrics.counter('my_steps', 'steps seen', { 'kind' })\n"
@@ -267,7 +268,8 @@ static void stepvm_scripts_count_and_read_the_settings(void **st)
     struct mc_generation *g;
     struct mc_stepvm *s;
     struct mc_err err = {0};
-    json_t *config = json_pack("{s:i, s:s, s:b}", "max_waiting", 7, "backend", "cpu", "watch", 1);
+    json_t *config = json_pack("{s:i, s:s, s:b}", "max_waiting", 7, "backend", "cpu",
+                               "watch", 1);
 
     (void)st;
     dir_write(dir, "s.lua", counting_scheduler);

@@ -285,7 +285,7 @@ static void stream_free_finishes_what_is_enqueued(void **state)
     assert_int_equal(log.n, 200);
 }
 
-/* ---- the team ------------------------------------------------------------------------ */
+/* ---- the team ---------------------------------------------------------------------- */
 
 enum { ITEMS = 5000 };
 

@@ -147,7 +147,9 @@ static char *text_of_parts(const json_t *parts, size_t *n)
     json_array_foreach(parts, i, part) {
         unit = json_array_get(part, 0);
         len = json_string_length(unit);
-        text = realloc(text, *n + len * (size_t)json_integer_value(json_array_get(part, 1)) + 1);
+        text = realloc(text,
+                       *n + len * (size_t)json_integer_value(json_array_get(part, 1)) +
+                           1);
         for (times = json_integer_value(json_array_get(part, 1)); times > 0; times--) {
             memcpy(text + *n, json_string_value(unit), len);
             *n += len;
@@ -190,8 +192,11 @@ static void tokenizer_of_kimi_cuts_words_and_long_texts_as_the_vendors_does(void
         text = text_of_parts(json_object_get(row, "parts"), &len);
         got.n = 0;
         assert_ok(mc_tok_encode(t, text, len,
-                                json_is_true(json_object_get(row, "special")) ? MC_TOK_SPECIAL : 0,
-                                &got, &err), err);
+                                json_is_true(json_object_get(row, "special"))
+                                    ? MC_TOK_SPECIAL
+                                    : 0,
+                                &got, &err),
+                  err);
         at++;
         if (json_object_get(row, "ids"))
             same_ids("vectors.jsonl", at, json_object_get(row, "ids"), &got);

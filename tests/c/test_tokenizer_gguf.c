@@ -80,7 +80,8 @@ static void flag(struct meta *m, const char *name, bool v)
 }
 
 /* A list of n elements of 4 bytes, or of strings. */
-static void list(struct meta *m, const char *name, uint32_t type, const void *v, uint64_t n)
+static void list(struct meta *m, const char *name, uint32_t type, const void *v,
+                 uint64_t n)
 {
     const char *const *s = v;
     uint64_t i;
@@ -322,7 +323,8 @@ static void gguf_refuses_bad_special_ids(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test_setup_teardown(gguf_token_types_decide_what_text_may_become, setup, teardown),
+    cmocka_unit_test_setup_teardown(gguf_token_types_decide_what_text_may_become, setup,
+                                    teardown),
     cmocka_unit_test_setup_teardown(gguf_pre_names_are_known_or_refused, setup, teardown),
     cmocka_unit_test_setup_teardown(gguf_llamas_space_prefix_and_bytes, setup, teardown),
     cmocka_unit_test_setup_teardown(gguf_refuses_broken_vocabularies, setup, teardown),

@@ -24,7 +24,8 @@ struct parts {
     const char *vocab, *merges, *model, *added, *normalizer, *pre, *post, *decoder;
 };
 
-static void field(char *out, size_t cap, const char *name, const char *given, const char *good)
+static void field(char *out, size_t cap, const char *name, const char *given,
+                  const char *good)
 {
     size_t n = strlen(out);
 
@@ -117,15 +118,17 @@ static void json_merges_come_as_strings_or_pairs(void **state)
 static void json_ignore_merges_takes_whole_pieces(void **state)
 {
     (void)state;
-    assert_string_equal(ids_of((struct parts){.merges = "[],\"ignore_merges\":true"}, "abc ab",
-                               0), "4 5 0 1");
+    assert_string_equal(ids_of((struct parts){.merges = "[],\"ignore_merges\":true"},
+                               "abc ab", 0),
+                        "4 5 0 1");
 }
 
 static void json_bytes_without_token_are_unk_or_dropped(void **state)
 {
     (void)state;
     assert_string_equal(ids_of((struct parts){0}, "a!!b", 0), "0 1");
-    assert_string_equal(ids_of((struct parts){.model = "\"BPE\",\"unk_token\":\"x\""}, "a!!b", 0),
+    assert_string_equal(ids_of((struct parts){.model = "\"BPE\",\"unk_token\":\"x\""},
+                               "a!!b", 0),
                         "0 6 6 1");
     assert_string_equal(ids_of((struct parts){.model = "\"BPE\",\"unk_token\":\"x\","
                                                        "\"fuse_unk\":true"}, "a!!b", 0),
@@ -186,7 +189,8 @@ static void json_config_names_bos_eos_and_template(void **state)
     assert_string_equal(mc_tok_chat_template(t, &n), "D");
     assert_int_equal(n, 1);
     mc_tok_close(t);
-    assert_ok(open_text(text, "{\"bos_token\":null,\"chat_template\":\"C\"}", &t, &err), err);
+    assert_ok(open_text(text, "{\"bos_token\":null,\"chat_template\":\"C\"}", &t, &err),
+              err);
     assert_int_equal(mc_tok_bos(t), -1);
     assert_int_equal(mc_tok_eos(t), -1);
     assert_string_equal(mc_tok_chat_template(t, &n), "C");

@@ -56,7 +56,8 @@ static void tiktoken_merges_the_lowest_rank_first(void **state)
     assert_int_equal(mc_tok_n(t), 260 + 256);
     for (i = 0; i < sizeof rows / sizeof *rows; i++) {
         ids.n = 0;
-        assert_int_equal(mc_tok_encode(t, rows[i].text, strlen(rows[i].text), 0, &ids, NULL),
+        assert_int_equal(mc_tok_encode(t, rows[i].text, strlen(rows[i].text), 0, &ids,
+                                       NULL),
                          0);
         assert_int_equal(ids.n, rows[i].n);
         assert_memory_equal(ids.v, rows[i].id, ids.n * sizeof *ids.v);

@@ -68,7 +68,8 @@ static void parts_cut_words_as_if_they_were_one_text(void **state)
     open_tok();
     same(parts_of("*Hel~lo wor~*ld, h~ow"), whole("Hello world, how", 0));
     same(parts_of("*<|start_header_id|>user<|end_header_id|>\n\n~Hello~*<|eot_id|>"),
-         whole("<|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>", MC_TOK_SPECIAL));
+         whole("<|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>",
+               MC_TOK_SPECIAL));
 }
 
 static void parts_find_control_tokens_only_where_they_may_be(void **state)
@@ -99,7 +100,7 @@ static void parts_find_control_tokens_only_where_they_may_be(void **state)
     mc_ids_free(&ids);
 }
 
-/* ---- the pool --------------------------------------------------------------------------- */
+/* ---- the pool ---------------------------------------------------------------------- */
 
 struct waiter {
     pthread_mutex_t lock;
@@ -133,7 +134,8 @@ static void pool_gives_each_job_its_ids(void **state)
         struct mc_tokpart p = {text, 0, false};
 
         p.n = (size_t)snprintf(text, sizeof text, "number %d", i);
-        assert_ok(mc_tokpool_encode(pool, &p, 1, MC_TOK_BOS, on_done, &w, &jobs[i], &err), err);
+        assert_ok(mc_tokpool_encode(pool, &p, 1, MC_TOK_BOS, on_done, &w, &jobs[i], &err),
+                  err);
     }
     pthread_mutex_lock(&w.lock);
     while (w.n < 50)
@@ -172,7 +174,8 @@ static void pool_dropped_jobs_never_call_back(void **state)
 
         assert_ok(mc_tokpool_open(tok, 2, &pool, &err), err);
         for (i = 0; i < 8; i++)
-            assert_ok(mc_tokpool_encode(pool, &p, 1, 0, on_done, &w, &jobs[i], &err), err);
+            assert_ok(mc_tokpool_encode(pool, &p, 1, 0, on_done, &w, &jobs[i], &err),
+                      err);
         usleep((useconds_t)(round * 500));
         for (i = 0; i < 8; i++)
             mc_tokjob_drop(jobs[i]);
@@ -244,7 +247,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(pool_gives_each_job_its_ids),
     cmocka_unit_test(pool_dropped_jobs_never_call_back),
     cmocka_unit_test(pool_refuses_unread_what_can_not_fit),
-    cmocka_unit_test_teardown(pool_refuses_bad_text_and_ends_jobs_when_it_closes, close_tok),
+    cmocka_unit_test_teardown(pool_refuses_bad_text_and_ends_jobs_when_it_closes,
+                              close_tok),
 };
 
 MC_TEST_MAIN(tests)

@@ -67,7 +67,8 @@ static void utf8_repairs_each_maximal_subpart_once(void **state)
         assert_int_equal(mc_utf8_clean(rows[i].text, n, got), n_want);
         assert_memory_equal(got, want, n_want);
         assert_true(mc_utf8_valid(got, n_want));
-        assert_int_equal(mc_utf8_valid(rows[i].text, n), strchr(rows[i].clean, '?') == NULL);
+        assert_int_equal(mc_utf8_valid(rows[i].text, n),
+                         strchr(rows[i].clean, '?') == NULL);
     }
 }
 
@@ -77,13 +78,15 @@ static void utf8_holds_back_only_what_more_bytes_may_complete(void **state)
 
     (void)state;
     for (i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_int_equal(mc_utf8_ready(rows[i].text, strlen(rows[i].text)), rows[i].ready);
+        assert_int_equal(mc_utf8_ready(rows[i].text, strlen(rows[i].text)),
+                         rows[i].ready);
 }
 
 /* A text cut anywhere and fed piece by piece comes out as when repaired whole. */
 static void utf8_streamed_repair_equals_repair_of_the_whole(void **state)
 {
-    static const char text[] = "a\xc3\xa9\xf0\x9f\x98\x80\xe6\xbc\xa2\xff\xe6\xbc\x62\xf0\x9f";
+    static const char text[] =
+        "a\xc3\xa9\xf0\x9f\x98\x80\xe6\xbc\xa2\xff\xe6\xbc\x62\xf0\x9f";
     size_t n = sizeof text - 1, n_want, a, b, k, at, used, ready;
     char want[64], got[64];
 

@@ -256,13 +256,16 @@ static void shadow_plans_beside_and_changes_nothing(void **st)
 
     (void)st;
     dir_scheduler(r.dir, "for _, s in view:running() do plan:decode(s) end", "");
-    dir_write(r.dir, "same.lua", "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
+    dir_write(r.dir, "same.lua",
+              "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
               "for _, s in v:running() do s.user[1] = 5 p:decode(s) end end }");
-    dir_write(r.dir, "more.lua", "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
+    dir_write(r.dir, "more.lua",
+              "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
               "local n = 0 for _, s in v:running() do n = n + 1\n"
               "  if n > 1 then p:decode(s) end end\n"
               "for _, s in v:waiting() do p:prefill(s, 9) end end }");
-    dir_write(r.dir, "spin.lua", "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
+    dir_write(r.dir, "spin.lua",
+              "return { api = 1, kind = 'scheduler', plan = function(v, p)\n"
               "if v.step > 1500 then\n  while true do end\nend end }");
     rig_open(&r, false);
     json_decref(shadow(&r, NULL));
@@ -281,7 +284,8 @@ static void shadow_plans_beside_and_changes_nothing(void **st)
     rig_until(&r, (out = shadow(&r, NULL), items = !!json_object_get(out, "error"),
                    json_decref(out), items));
     out = shadow(&r, NULL);
-    assert_non_null(strstr(json_string_value(json_object_get(out, "error")), "spin.lua:3"));
+    assert_non_null(
+        strstr(json_string_value(json_object_get(out, "error")), "spin.lua:3"));
     assert_false(json_is_true(json_object_get(out, "shadow")));
     json_decref(out);
     assert_int_equal(rig_status(&r).lost, 0);

@@ -6,7 +6,8 @@
 enum { V = 97, MOST = 5 };
 
 /* A sequence of 1 + n_draft sampled rows at position `pos`. */
-static void draft(struct kern_rows *r, int32_t slot, int32_t pos, const int32_t *ids, int32_t n)
+static void draft(struct kern_rows *r, int32_t slot, int32_t pos, const int32_t *ids,
+                  int32_t n)
 {
     int32_t t = r->live[MC_LIVE_ROWS];
 
@@ -68,8 +69,9 @@ static void verify_of_no_rows_has_no_tokens(void **state)
 }
 
 /* What a step draws behind each of 1 + n rows, the first at position pos. */
-static void draw(struct kern *k, const float *logits, const struct mc_slot *slots, int32_t pos,
-                 const int32_t *ids, int32_t n, struct mc_out *out, struct kern_rows *r)
+static void draw(struct kern *k, const float *logits, const struct mc_slot *slots,
+                 int32_t pos, const int32_t *ids, int32_t n, struct mc_out *out,
+                 struct kern_rows *r)
 {
     float copy[(MOST + 1) * V], stat[(MOST + 1) * 4];
     uint16_t counts[V] = {0};

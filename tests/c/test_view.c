@@ -17,7 +17,8 @@ struct watch {
 
 static void look(struct watch *w, const struct mc_step_view *v)
 {
-    const struct mc_row *a = mc_view_row(v, 0), *b = v->n_row > 1 ? mc_view_row(v, 1) : NULL;
+    const struct mc_row *a = mc_view_row(v, 0),
+                        *b = v->n_row > 1 ? mc_view_row(v, 1) : NULL;
 
     w->dev_us = v->dev_us;
     w->host_us = v->host_us;
@@ -29,7 +30,8 @@ static void look(struct watch *w, const struct mc_step_view *v)
         int32_t more = a->n_max - a->n_gen;
         int32_t end = a->n_ctx + (more < v->p_tokens ? more : v->p_tokens);
 
-        w->reserve_off |= v->p_reserve - (end + v->p_tokens - 1) / v->p_tokens + a->p_held;
+        w->reserve_off |= v->p_reserve - (end + v->p_tokens - 1) / v->p_tokens +
+                          a->p_held;
     }
     if (!b || b->state != MC_STATE_WAITING)
         return;
@@ -50,7 +52,8 @@ static int plan(void *self, struct mc_step_view *v, struct mc_plan *p, struct mc
     look(w, v);
     for (int32_t i = 0; i < p->n; i++)
         if (v->n_row > 1 && p->item[i].seq == mc_view_row(v, 1)->seq &&
-            mc_view_row(v, 1)->state == MC_STATE_WAITING && mc_view_row(v, 0)->n_gen < w->after)
+            mc_view_row(v, 1)->state == MC_STATE_WAITING &&
+            mc_view_row(v, 0)->n_gen < w->after)
             p->item[i].what = MC_HOLD;
     return rc;
 }
@@ -103,7 +106,8 @@ static int plan_first_never(void *self, struct mc_step_view *v, struct mc_plan *
 
     (void)self;
     for (int32_t i = 0; i < p->n; i++)
-        if (p->item[i].seq == mc_view_row(v, 0)->seq && mc_view_row(v, 0)->n_prompt == 333)
+        if (p->item[i].seq == mc_view_row(v, 0)->seq &&
+            mc_view_row(v, 0)->n_prompt == 333)
             p->item[i].what = MC_HOLD;
     return rc;
 }

@@ -98,7 +98,8 @@ static void vocab_sums_have_the_bits_of_the_scalar_order(void **state)
             set.last = i;
             assert_true(mc_vocab_sum_set(x, n, 3, set, block[0]) ==
                         tree_sum(x, n, 3, set, block[1]));
-            assert_memory_equal(block[0], block[1], (size_t)mc_vblocks(n) * sizeof(float));
+            assert_memory_equal(block[0], block[1],
+                                (size_t)mc_vblocks(n) * sizeof(float));
         }
         mc_vocab_weights(x, n, 9, w);
         for (i = 0; i < n; i++)

@@ -32,7 +32,8 @@ static inline const char *tmp_path(const char *dir, const char *name)
     return p;
 }
 
-static inline void tmp_write(const char *dir, const char *name, const void *data, size_t n)
+static inline void tmp_write(const char *dir, const char *name, const void *data,
+                             size_t n)
 {
     FILE *f = fopen(tmp_path(dir, name), "wb");
 
@@ -61,7 +62,8 @@ static inline void tmp_remove(const char *path)
             break;
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
             continue;
-        if ((size_t)snprintf(inner, sizeof inner, "%s/%s", path, e->d_name) < sizeof inner)
+        if ((size_t)snprintf(inner, sizeof inner, "%s/%s", path, e->d_name) <
+            sizeof inner)
             tmp_remove(inner);
     }
     if (d)

@@ -63,8 +63,8 @@ static inline void ask_tensors(const struct mc_ckpt *c)
         snprintf(module, sizeof module, "%s", c->tensor[i].hf);
         if (mc_ckpt_find(c, module) != t)
             abort();
-        mc_ckpt_vector(c, module, t->n_dim == 1 && t->dim[0] <= 8 ? (int32_t)t->dim[0] : 1, v,
-                       &err);
+        mc_ckpt_vector(c, module,
+                       t->n_dim == 1 && t->dim[0] <= 8 ? (int32_t)t->dim[0] : 1, v, &err);
         if (strrchr(module, '.'))
             *strrchr(module, '.') = 0;
         if (mc_ckpt_matrix_own(c, module, &d, NULL, &err) < 0)

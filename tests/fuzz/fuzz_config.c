@@ -23,7 +23,8 @@ int mc_fuzz(const uint8_t *data, size_t n)
     c->config = parse(data, nul ? (size_t)(nul - data) : n);
     c->generation = nul ? parse(nul + 1, (size_t)(data + n - nul - 1)) : NULL;
     if (c->config && mc_config_load(c, &m, &err) == 0 &&
-        (m.n_head % m.n_kv_head != 0 || m.head_dim < 2 || m.vocab < 1 || m.n_eos > MC_MAX_EOS))
+        (m.n_head % m.n_kv_head != 0 || m.head_dim < 2 || m.vocab < 1 ||
+         m.n_eos > MC_MAX_EOS))
         abort();
     ckpt_free(c);
     return 0;

@@ -25,7 +25,8 @@ int mc_fuzz(const uint8_t *data, size_t n)
     }
     for (t.at = 0; t.at < MC_N_MATRIX; t.at++) {
         f = mc_scheme_of(s, &t, "model.layers.3.mlp.experts.0.gate_proj");
-        if (f.n_tensor < 1 || mc_form_bytes(&f, t.n, t.k) == 0 || !mc_form_name(&f, name)[0])
+        if (f.n_tensor < 1 || mc_form_bytes(&f, t.n, t.k) == 0 ||
+            !mc_form_name(&f, name)[0])
             abort();
     }
     mc_scheme_close(s);

@@ -36,7 +36,8 @@ static void encode(const struct mc_tok *t, const char *text, size_t n, unsigned 
 
 static size_t bytes_lines(char *out)
 {
-    static const char c[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char c[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t used = 0;
     int b;
 

@@ -39,7 +39,8 @@ int mc_fuzz(const uint8_t *data, size_t n)
         "abac bac  <s>ab <think> xyz cab's 1234 \u00e4\u0301\u0323\r\n \u6f22\u5b57 \x01 <s";
     const uint8_t *nul = n ? memchr(data, 0, n) : NULL;
     size_t n_json = nul ? (size_t)(nul - data) : n;
-    json_t *config = nul ? json_loadb((const char *)nul + 1, n - n_json - 1, 0, NULL) : NULL;
+    json_t *config = nul ? json_loadb((const char *)nul + 1, n - n_json - 1, 0, NULL)
+                         : NULL;
     struct mc_tok *t = NULL;
     struct mc_err err;
     char whole[sizeof text];
