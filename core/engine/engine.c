@@ -356,7 +356,7 @@ void mc_engine_status(struct mc_engine *e, struct mc_engine_status *out)
     out->p_cached = mc_kv_n_cached(e->kv);
     out->p_pending = mc_kv_n_pending(e->kv);
     out->p_host = e->swap.n;
-    out->p_host_free = e->swap.n_free;
+    out->p_host_free = mc_swap_n_free(e);
     out->swap_bytes_us = (double)e->swap.bytes_us;
     out->kv_tokens = atomic_load(&e->p_goal) * MC_PAGE;
     out->max_context = mc_seq_context(e);

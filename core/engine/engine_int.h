@@ -143,8 +143,9 @@ struct mc_moves {
 
 /* Host memory for preempted pages. */
 struct mc_swap {
-    int32_t n, n_free, *free;    /* places, and a stack of those that are empty */
-    uint8_t *pool[MC_MAX_RANKS]; /* [n] pages */
+    int32_t n;                   /* places */
+    int32_t *free, n_free[MC_MAX_RANKS]; /* a stack of empty ones for each shard */
+    uint8_t *pool[MC_MAX_RANKS]; /* [n / shards] pages */
     int64_t page_bytes;          /* of all ranks */
     float bytes_us;              /* measured */
 };
@@ -293,8 +294,9 @@ int32_t mc_seq_room(const struct mc_engine *e, const struct mc_seq *q);
 int32_t mc_seq_context(const struct mc_engine *e);
 /* To be called before a page is taken out of the cache: scores what has no score yet. */
 void mc_keep_scores(struct mc_engine *e);
-/* Takes a page, as mc_kv_take; nothing is scored when one is free. */
-int32_t mc_keep_take(struct mc_engine *e, int32_t shard, uint32_t *tag);
+/* Takes a page for q, as mc_kv_take; nothing is scored when one is free. */
+int32_t mc_keep_take(struct mc_engine *e, int32_t shard, const struct mc_seq *q,
+                     uint32_t *tag);
 
 /* Where the hash chain of a tenant's prefixes begins; salt: at most 63 bytes count. */
 struct mc_hash mc_seq_root(uint32_t tenant, const char *salt);
@@ -304,6 +306,7 @@ struct mc_found {
     int32_t n;      /* tokens, */
     int32_t n_page; /* in so many whole pages; the rest in one that would be copied */
     int32_t n_held; /* of n_page: those that somebody holds, so that they cost nothing */
+    int32_t held_on[MC_MAX_RANKS]; /* the same by shard */
 };
 /* What a sequence without pages would find now. */
 struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q);
@@ -341,6 +344,9 @@ void mc_pair_passed(struct mc_step *s);
 /* swap.c */
 int32_t mc_swap_places(const struct mc_engine *e, int64_t page_bytes); /* of a rank's page */
 int mc_swap_open(struct mc_engine *e, struct mc_err *err);
+int32_t mc_swap_n_free(const struct mc_engine *e); /* empty places */
+/* Of those, what the blocks of any sequence may take: whole rounds of the shards. */
+int32_t mc_swap_ready(const struct mc_engine *e);
 void mc_swap_close(struct mc_engine *e);
 /* Moves its pages to host memory with step s, or back. False when there is no room. */
 bool mc_swap_out(struct mc_engine *e, struct mc_step *s, struct mc_seq *q);

@@ -64,7 +64,7 @@ static void give_all(struct mc_engine *e, struct mc_held *h)
 
     e->n_kept -= h->n_page;
     while (h->n_page > 0)
-        mc_kv_give(e->kv, h->page[--h->n_page], ticket);
+        mc_kv_give(e->kv, h->page[--h->n_page], 0, ticket);
     if (e->n_published == e->n_step)
         mc_kv_settle(e->kv, UINT64_MAX);
 }
@@ -309,9 +309,9 @@ static int take_page(struct mc_engine *e, struct mc_held *h, struct mc_hash hash
 
     if (room(e) == 0)
         return no_room(e, err);
-    page = mc_kv_find(e->kv, hash, ids, true);
+    page = mc_kv_find_take(e->kv, hash, ids, 0);
     if (page < 0) {
-        page = mc_kv_take(e->kv, -1, &tag);
+        page = mc_kv_take(e->kv, -1, 0, &tag);
         if (page < 0)
             return mc_fail(err, MC_EPAGES, "no free KV pages");
         s->page[*n_fresh] = page;

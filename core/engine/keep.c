@@ -48,9 +48,10 @@ void mc_keep_scores(struct mc_engine *e)
     }
 }
 
-int32_t mc_keep_take(struct mc_engine *e, int32_t shard, uint32_t *tag)
+int32_t mc_keep_take(struct mc_engine *e, int32_t shard, const struct mc_seq *q,
+                     uint32_t *tag)
 {
     if (mc_kv_must_evict(e->kv, shard))
         mc_keep_scores(e);
-    return mc_kv_take(e->kv, shard, tag);
+    return mc_kv_take(e->kv, shard, (int32_t)q->id, tag);
 }

@@ -22,6 +22,7 @@ enum page_state { FREE, HELD, CACHED, PENDING, RETIRED };
 
 struct page {
     enum page_state state;
+    int32_t refs, who; /* who: rule 6 */
     int32_t prev, next;
     uint32_t tag;
     bool found; /* in the prefix table */
@@ -37,9 +38,9 @@ struct list {
 };
 
 struct mc_pages {
-    int32_t n, n_held, n_shared;
+    int32_t n, n_held;
     struct page *page;
-    int32_t *refs; /* [n]: who asks asks for many */
+    int32_t *own; /* [n_who + 1] */
     struct list free[MC_MAX_RANKS], cached[MC_MAX_RANKS], retired[MC_MAX_RANKS]; /* a shard */
     struct list pending;
     int32_t n_shard;
@@ -91,7 +92,7 @@ static uint32_t table_cap(int32_t n_page)
 
 uint64_t mc_kv_record_bytes(int32_t n_page)
 {
-    return (uint64_t)n_page * (sizeof(struct page) + 2 * sizeof(int32_t)) +
+    return (uint64_t)n_page * (sizeof(struct page) + sizeof(int32_t)) +
            table_cap(n_page) * sizeof(int32_t);
 }
 
@@ -105,7 +106,7 @@ int32_t mc_kv_next_shard(const struct mc_pages *kv, const int32_t *page, int32_t
     return n > 0 ? (mc_kv_shard(kv, page[0]) + n) % kv->n_shard : -1;
 }
 
-struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard)
+struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard, int32_t n_who)
 {
     struct mc_pages *kv = calloc(1, sizeof *kv);
     uint32_t cap = table_cap(n_page);
@@ -115,10 +116,10 @@ struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard)
     kv->n = n_page;
     kv->mask = cap - 1;
     kv->page = calloc((size_t)n_page, sizeof *kv->page);
-    kv->refs = calloc((size_t)n_page, sizeof *kv->refs);
+    kv->own = calloc((size_t)n_who + 1, sizeof *kv->own);
     kv->heap = calloc((size_t)n_page, sizeof *kv->heap);
     kv->table = malloc(cap * sizeof *kv->table);
-    if (!kv->page || !kv->refs || !kv->heap || !kv->table) {
+    if (!kv->page || !kv->own || !kv->heap || !kv->table) {
         mc_kv_free(kv);
         return NULL;
     }
@@ -139,7 +140,7 @@ void mc_kv_free(struct mc_pages *kv)
     if (!kv)
         return;
     free(kv->page);
-    free(kv->refs);
+    free(kv->own);
     free(kv->heap);
     free(kv->table);
     free(kv);
@@ -336,7 +337,7 @@ static void table_remove(struct mc_pages *kv, int32_t page)
     }
 }
 
-static int32_t table_find(const struct mc_pages *kv, struct mc_hash h, const int32_t *ids)
+int32_t mc_kv_find(const struct mc_pages *kv, struct mc_hash h, const int32_t *ids)
 {
     for (uint32_t i = home(kv, h); kv->table[i] != NONE; i = (i + 1) & kv->mask) {
         const struct page *p = &kv->page[kv->table[i]];
@@ -390,12 +391,25 @@ bool mc_kv_publish(struct mc_pages *kv, int32_t page, struct mc_hash h,
     return true;
 }
 
-int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bool take)
+/* One holder more, or one less. */
+static void hold(struct mc_pages *kv, int32_t page, int32_t who, int32_t by)
 {
-    int32_t i = table_find(kv, h, ids);
+    struct page *p = &kv->page[page];
+
+    kv->own[p->who] -= p->refs == 1;
+    p->refs += by;
+    p->who ^= who;
+    kv->own[p->who] += p->refs == 1;
+    assert(p->refs > 0 || p->who == 0);
+}
+
+int32_t mc_kv_find_take(struct mc_pages *kv, struct mc_hash h, const int32_t *ids,
+                        int32_t who)
+{
+    int32_t i = mc_kv_find(kv, h, ids);
     struct page *p;
 
-    if (i == NONE || !take)
+    if (i == NONE)
         return i;
     p = &kv->page[i];
     p->block.hits++;
@@ -406,10 +420,8 @@ int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bo
             unlink_page(kv, &kv->pending, i);
         p->state = HELD;
         kv->n_held++;
-        kv->refs[i] = 1;
-    } else {
-        mc_kv_ref(kv, i);
     }
+    hold(kv, i, who, 1);
     return i;
 }
 
@@ -422,7 +434,8 @@ int32_t mc_kv_find_all(struct mc_pages *kv, struct mc_hash root, const int32_t *
         int32_t at;
 
         root = mc_kv_chain(root, ids + i * MC_PAGE);
-        at = mc_kv_find(kv, root, ids + i * MC_PAGE, page != NULL);
+        at = page ? mc_kv_find_take(kv, root, ids + i * MC_PAGE, 0)
+                  : mc_kv_find(kv, root, ids + i * MC_PAGE);
         if (at < 0)
             break;
         if (page)
@@ -462,7 +475,7 @@ static void unlink_ready(struct mc_pages *kv, int32_t page)
         table_remove(kv, page);
 }
 
-int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, uint32_t *tag)
+int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, int32_t who, uint32_t *tag)
 {
     int32_t at = shard < 0 ? roomiest(kv) : shard;
     int32_t i = kv->free[at].n ? kv->free[at].first : goes_first(kv, at);
@@ -473,7 +486,7 @@ int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, uint32_t *tag)
     p = &kv->page[i];
     unlink_ready(kv, i);
     p->state = HELD;
-    kv->refs[i] = 1;
+    hold(kv, i, who, 1);
     kv->n_held++;
     kv->next_tag += kv->next_tag == UINT32_MAX ? 2 : 1; /* 0 is a page never taken */
     p->tag = *tag = kv->next_tag;
@@ -523,20 +536,20 @@ uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page)
     return kv->page[page].tag;
 }
 
-void mc_kv_ref(struct mc_pages *kv, int32_t page)
+void mc_kv_ref(struct mc_pages *kv, int32_t page, int32_t who)
 {
     assert(kv->page[page].state == HELD);
-    kv->n_shared += ++kv->refs[page] == 2;
+    hold(kv, page, who, 1);
 }
 
 int32_t mc_kv_refs(const struct mc_pages *kv, int32_t page)
 {
-    return kv->refs[page];
+    return kv->page[page].refs;
 }
 
-int32_t mc_kv_n_shared(const struct mc_pages *kv)
+int32_t mc_kv_own(const struct mc_pages *kv, int32_t who)
 {
-    return kv->n_shared;
+    return kv->own[who];
 }
 
 const char *mc_kv_state(const struct mc_pages *kv, int32_t page)
@@ -548,13 +561,13 @@ const char *mc_kv_state(const struct mc_pages *kv, int32_t page)
     return name[kv->page[page].state];
 }
 
-void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket)
+void mc_kv_give(struct mc_pages *kv, int32_t page, int32_t who, uint64_t ticket)
 {
     struct page *p = &kv->page[page];
 
-    assert(p->state == HELD && kv->refs[page] > 0);
-    kv->n_shared -= kv->refs[page] == 2;
-    if (--kv->refs[page] > 0)
+    assert(p->state == HELD && p->refs > 0);
+    hold(kv, page, who, -1);
+    if (p->refs > 0)
         return;
     kv->n_held--;
     p->state = PENDING;

@@ -13,6 +13,9 @@
  *  4. Of cached pages the one with the lowest score goes first, of equal ones and of those
  *     without a score the least recently used; what has a score goes before what has none.
  *  5. Taking a page stamps a new tag: whoever held it before no longer matches.
+ *  6. Holders have numbers; all but 0 hold a page once. A page keeps the exclusive or of
+ *     its holders' numbers: the number of the last one is what is left of it, so that how
+ *     many pages each holds alone is counted without a search.
  * OWNS the counts, not the memory of the pages. THREAD: the engine's. */
 #ifndef MC_ENGINE_KV_H
 #define MC_ENGINE_KV_H
@@ -30,8 +33,8 @@ struct mc_hash {
 };
 
 /* NULL: no memory. n_page: of all ranks that tokens are spread over; page p is with the
- * p mod n_shard-th of them. */
-struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard);
+ * p mod n_shard-th of them. Holders are numbered up to n_who. */
+struct mc_pages *mc_kv_new(int32_t n_page, int32_t n_shard, int32_t n_who);
 uint64_t mc_kv_record_bytes(int32_t n_page); /* what it takes on the host */
 void mc_kv_free(struct mc_pages *kv);
 
@@ -54,16 +57,16 @@ int32_t mc_kv_next_shard(const struct mc_pages *kv, const int32_t *page, int32_t
 
 /* A free page of the shard (-1: of that with most), else its cached one that goes
  * first (rule 4), else -1. refs 1, *tag new. */
-int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, uint32_t *tag);
+int32_t mc_kv_take(struct mc_pages *kv, int32_t shard, int32_t who, uint32_t *tag);
 uint32_t mc_kv_tag(const struct mc_pages *kv, int32_t page);
 const char *mc_kv_state(const struct mc_pages *kv,
                         int32_t page); /* "free", "held", ... */
-void mc_kv_give(struct mc_pages *kv, int32_t page, uint64_t ticket);
+void mc_kv_give(struct mc_pages *kv, int32_t page, int32_t who, uint64_t ticket);
 /* One more holder of a page that is held. */
-void mc_kv_ref(struct mc_pages *kv, int32_t page);
+void mc_kv_ref(struct mc_pages *kv, int32_t page, int32_t who);
 int32_t mc_kv_refs(const struct mc_pages *kv, int32_t page); /* 0: nobody holds it */
-/* Pages that more than one holds. */
-int32_t mc_kv_n_shared(const struct mc_pages *kv);
+/* Pages that nobody else holds. */
+int32_t mc_kv_own(const struct mc_pages *kv, int32_t who);
 /* Takes a page out of use: a free one, else the cached one that goes first. Which, or
  * -1: there is none. */
 int32_t mc_kv_retire(struct mc_pages *kv);
@@ -91,10 +94,12 @@ void mc_kv_score(struct mc_pages *kv, const int32_t *page, const struct mc_block
                  int32_t n);
 void mc_kv_unscore(struct mc_pages *kv); /* forgets all scores */
 
-/* The page found, or -1; with take, refs go up. */
-int32_t mc_kv_find(struct mc_pages *kv, struct mc_hash h, const int32_t *ids, bool take);
-/* How many whole pages of n ids are found, from the first on; taken into page, unless it is
- * NULL. */
+/* The page found, or -1; the second one takes it. */
+int32_t mc_kv_find(const struct mc_pages *kv, struct mc_hash h, const int32_t *ids);
+int32_t mc_kv_find_take(struct mc_pages *kv, struct mc_hash h, const int32_t *ids,
+                        int32_t who);
+/* How many whole pages of n ids are found, from the first on; taken into page by holder
+ * 0, unless it is NULL. */
 int32_t mc_kv_find_all(struct mc_pages *kv, struct mc_hash root, const int32_t *ids,
                        int32_t n, int32_t *page);
 

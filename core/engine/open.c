@@ -143,7 +143,7 @@ static int open_tables(struct mc_engine *e, struct mc_err *err)
 {
     int32_t shards = mc_ranks_shards(&e->ranks);
 
-    e->kv = mc_kv_new(e->pool.n_page * shards, shards);
+    e->kv = mc_kv_new(e->pool.n_page * shards, shards, e->n_seqs);
     atomic_store(&e->p_goal, e->pool.n_page * shards);
     e->seqs = calloc((size_t)e->n_seqs, sizeof *e->seqs);
     e->live = calloc((size_t)e->n_seqs, sizeof *e->live);

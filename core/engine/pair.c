@@ -212,7 +212,7 @@ bool mc_pair_land(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
     if (p->n_page > mc_kv_n_free(e->kv) + mc_kv_n_cached(e->kv))
         return false;
     for (int32_t i = 0; i < p->n_page; i++) {
-        q->page[q->n_page++] = p->page[i] = mc_keep_take(e, -1, &p->init[i][1]);
+        q->page[q->n_page++] = p->page[i] = mc_keep_take(e, -1, q, &p->init[i][1]);
         p->init[i][0] = (uint32_t)p->page[i];
     }
     *p->n_init = p->n_page;

@@ -26,7 +26,7 @@ static void drop(struct mc_engine *e, int i)
     uint64_t ticket = mc_crew_mark(&e->crew) + (e->planning ? 1 : 0);
 
     while (p->info.n_page > 0)
-        mc_kv_give(e->kv, p->page[--p->info.n_page], ticket);
+        mc_kv_give(e->kv, p->page[--p->info.n_page], 0, ticket);
     free(p->page);
     e->n_pin--;
     for (; i < e->n_pin; i++)

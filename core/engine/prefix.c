@@ -53,14 +53,15 @@ static int32_t first_page(const struct mc_seq *q)
 static int32_t page_at(struct mc_engine *e, struct mc_seq *q, int32_t first, int32_t i,
                        const struct mc_seq *p, int32_t n_parent, bool take)
 {
-    int32_t page = mc_kv_find(e->kv, q->chain[i], q->ids + i * MC_PAGE, false);
+    const int32_t *ids = q->ids + i * MC_PAGE;
+    int32_t page = mc_kv_find(e->kv, q->chain[i], ids);
 
     if (follows(e, q, first, i, page))
-        return mc_kv_find(e->kv, q->chain[i], q->ids + i * MC_PAGE, take);
+        return take ? mc_kv_find_take(e->kv, q->chain[i], ids, (int32_t)q->id) : page;
     if ((i + 1) * MC_PAGE > n_parent || !follows(e, q, first, i, p->page[i]))
         return -1;
     if (take)
-        mc_kv_ref(e->kv, p->page[i]);
+        mc_kv_ref(e->kv, p->page[i], (int32_t)q->id);
     return p->page[i];
 }
 
@@ -89,6 +90,7 @@ struct mc_found mc_prefix_look(struct mc_engine *e, struct mc_seq *q)
         if (page < 0)
             break;
         first = i == 0 ? page : first;
+        f.held_on[mc_kv_shard(e->kv, page)] += mc_kv_refs(e->kv, page) > 0;
         f.n_held += mc_kv_refs(e->kv, page) > 0;
     }
     f.n_page = i;

@@ -234,7 +234,7 @@ void mc_seq_drop_pages(struct mc_engine *e, struct mc_seq *q)
     uint64_t ticket = mc_crew_mark(&e->crew) + (e->planning ? 1 : 0);
 
     while (q->n_page > 0)
-        mc_kv_give(e->kv, q->page[--q->n_page], ticket);
+        mc_kv_give(e->kv, q->page[--q->n_page], (int32_t)q->id, ticket);
     q->shard = -1;
     q->n_ctx = q->n_pub = q->n_shared_seen = 0;
 }

@@ -99,7 +99,7 @@ int mc_step_grow(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int32
     while (q->n_page * MC_PAGE < n_ctx && *s->n_init < e->max_init) {
         uint32_t tag;
         int32_t shard = q->n_page ? mc_kv_next_shard(e->kv, q->page, q->n_page) : q->shard;
-        int32_t page = mc_keep_take(e, shard, &tag);
+        int32_t page = mc_keep_take(e, shard, q, &tag);
 
         if (page < 0)
             break;

@@ -1,12 +1,15 @@
 /* swap.c - pages that move with a step: to host memory and back, and copied for a fork.
  *
- * Owns the host pool (a page of every rank in each place of it) and each step's list of
- * moves. THREAD: the engine's.
+ * Owns the host pools (a page in each place of a rank's) and each step's list of moves.
+ * THREAD: the engine's.
  * Always true: a sequence in host memory holds no page of the pool. Moves run in stream
  * order before their step's forward pass: what comes back, then what goes out, then
  * copies. So a place in the host pool that one step empties may be filled by the same
- * one, and a page that is given away is read before its next owner's step clears it. */
+ * one, and a page that is given away is read before its next owner's step clears it.
+ * Ranks that share tokens are in no such order with each other: place p, as page p, is
+ * the p mod n-th rank's alone. */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -27,19 +30,21 @@ static int64_t page_bytes(const struct mc_engine *e)
 
 /* ---- enqueueing -------------------------------------------------------------------- */
 
-/* Pages to or from places of the host pool, a copy for each run of neighbours there. */
+/* Pages to or from places of the host pool, a copy for each run of neighbours there.
+ * Ranks that share tokens copy their own of them, one by one. */
 static int move(struct mc_run *run, uint8_t *pool, const int32_t *page,
                 const int32_t *place, int32_t n, bool out)
 {
+    const struct mc_kv *kv = &run->dev.kv;
     int rc = 0;
 
     for (int32_t i = 0, k; i < n && rc == 0; i += k) {
-        struct mc_page_copy_p p = {.kv = run->dev.kv, .pages = page + i, .to_buf = out};
+        struct mc_page_copy_p p = {.kv = *kv, .pages = page + i, .to_buf = out};
 
-        for (k = 1; i + k < n && place[i + k] == place[i] + k; k++)
+        for (k = 1; kv->n_shard == 1 && i + k < n && place[i + k] == place[i] + k; k++)
             ;
         p.n = k;
-        p.buf = pool + place[i] * run->dev.kv.page_stride;
+        p.buf = pool + place[i] / kv->n_shard * kv->page_stride;
         rc = mc_k_page_copy(run->be, run->stream, &p);
     }
     return rc;
@@ -96,10 +101,60 @@ void mc_moves_reset(struct mc_moves *m)
     *m->n_in = m->n_out = m->n_copy = 0;
 }
 
+/* ---- places ------------------------------------------------------------------------ */
+
+/* The k-th of the empty places of a shard. */
+static int32_t *free_slot(struct mc_engine *e, int32_t shard, int32_t k)
+{
+    return &e->swap.free[k * mc_ranks_shards(&e->ranks) + shard];
+}
+
+static void give_place(struct mc_engine *e, int32_t place)
+{
+    int32_t shard = place % mc_ranks_shards(&e->ranks);
+
+    *free_slot(e, shard, e->swap.n_free[shard]++) = place;
+}
+
+static int32_t take_place(struct mc_engine *e, int32_t shard)
+{
+    return *free_slot(e, shard, --e->swap.n_free[shard]);
+}
+
+/* Is there a place for each of the pages? */
+static bool places_for(const struct mc_engine *e, const int32_t *page, int32_t n)
+{
+    int32_t left[MC_MAX_RANKS];
+
+    memcpy(left, e->swap.n_free, sizeof left);
+    for (int32_t i = 0; i < n; i++)
+        if (left[mc_kv_shard(e->kv, page[i])]-- == 0)
+            return false;
+    return true;
+}
+
+int32_t mc_swap_n_free(const struct mc_engine *e)
+{
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < mc_ranks_shards(&e->ranks); i++)
+        n += e->swap.n_free[i];
+    return n;
+}
+
+int32_t mc_swap_ready(const struct mc_engine *e)
+{
+    int32_t shards = mc_ranks_shards(&e->ranks), least = e->swap.n_free[0];
+
+    for (int32_t i = 1; i < shards; i++)
+        least = e->swap.n_free[i] < least ? e->swap.n_free[i] : least;
+    return least * shards;
+}
+
 /* ---- opening ----------------------------------------------------------------------- */
 
-/* As many pages as were asked for; unasked, as many as the pool has, up to 4 GiB and an
- * eighth of memory. */
+/* As many pages as were asked for, of ranks that share tokens whole rounds; unasked, as
+ * many as the pool has, up to 4 GiB and an eighth of memory. */
 int32_t mc_swap_places(const struct mc_engine *e, int64_t page)
 {
     int64_t most = sysconf(_SC_PHYS_PAGES) / 8 * sysconf(_SC_PAGESIZE);
@@ -112,7 +167,8 @@ int32_t mc_swap_places(const struct mc_engine *e, int64_t page)
     if (e->o.swap_bytes == 0)
         n = most < (int64_t)e->pool.n_page * shards ? most
                                                     : (int64_t)e->pool.n_page * shards;
-    return n > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)n;
+    n = n > INT32_MAX / 2 ? INT32_MAX / 2 : n;
+    return (int32_t)(n - n % shards);
 }
 
 static int open_moves(struct mc_engine *e, struct mc_moves *m)
@@ -174,6 +230,7 @@ static int measure(struct mc_engine *e)
 int mc_swap_open(struct mc_engine *e, struct mc_err *err)
 {
     struct mc_swap *w = &e->swap;
+    int32_t shards = mc_ranks_shards(&e->ranks);
     int rc = 0;
 
     w->page_bytes = page_bytes(e);
@@ -181,12 +238,9 @@ int mc_swap_open(struct mc_engine *e, struct mc_err *err)
     w->free = calloc((size_t)w->n + 1, sizeof *w->free);
     for (int32_t i = 0; i < e->crew.n && w->n > 0; i++) {
         struct mc_run *run = &e->crew.run[i];
+        size_t bytes = (size_t)(w->n / shards) * (size_t)run->dev.kv.page_stride;
 
-        w->pool[i] = i % mc_ranks_shards(&e->ranks)
-                         ? w->pool[i - 1] /* of a page only one of them has bytes */
-                         : mc_mem_take_host(&run->mem,
-                                            (size_t)w->n *
-                                                (size_t)run->dev.kv.page_stride);
+        w->pool[i] = mc_mem_take_host(&run->mem, bytes);
         rc = w->pool[i] ? rc : MC_ENOMEM;
     }
     for (int k = 0; k < MC_DEPTH && rc == 0; k++)
@@ -194,8 +248,8 @@ int mc_swap_open(struct mc_engine *e, struct mc_err *err)
     if (rc < 0 || !w->free)
         return mc_fail(err, MC_ENOMEM, "no memory for %d preempted pages: lower "
                        "--swap-memory", w->n);
-    for (int32_t i = w->n - 1; i >= 0; i--)
-        w->free[w->n_free++] = i;
+    for (int32_t i = w->n - 1; i >= 0 && w->free; i--)
+        give_place(e, i);
     rc = w->n > 0 ? measure(e) : 0;
     return rc < 0 ? mc_fail(err, rc, "a page can't be moved: %s", mc_code_text(rc)) : 0;
 }
@@ -224,15 +278,14 @@ bool mc_moves_copy(struct mc_engine *e, struct mc_step *s, struct mc_seq *q, int
 
 bool mc_swap_out(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 {
-    struct mc_swap *w = &e->swap;
     struct mc_moves *m = &s->moves;
     int32_t n = (q->n_ctx + MC_PAGE - 1) / MC_PAGE, n_ctx = q->n_ctx;
     int32_t shard = n > 0 ? mc_kv_shard(e->kv, q->page[0]) : -1;
 
-    if (n > w->n_free || m->n_out + n > w->n)
+    if (!places_for(e, q->page, n) || m->n_out + n > e->swap.n)
         return false;
     for (int32_t i = 0; i < n; i++) {
-        q->place[i] = w->free[--w->n_free];
+        q->place[i] = take_place(e, mc_kv_shard(e->kv, q->page[i]));
         m->out_page[m->n_out] = q->page[i];
         m->out_place[m->n_out++] = q->place[i];
     }
@@ -246,7 +299,7 @@ bool mc_swap_out(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 void mc_swap_forget(struct mc_engine *e, struct mc_seq *q)
 {
     while (q->n_place > 0)
-        e->swap.free[e->swap.n_free++] = q->place[--q->n_place];
+        give_place(e, q->place[--q->n_place]);
 }
 
 /* One page comes back into a fresh one. */
@@ -254,7 +307,7 @@ static void bring(struct mc_engine *e, struct mc_moves *m, struct mc_seq *q, int
 {
     uint32_t tag;
     int32_t shard = i > 0 ? mc_kv_next_shard(e->kv, q->page, i) : q->shard;
-    int32_t page = mc_keep_take(e, shard, &tag), at = (*m->n_in)++;
+    int32_t page = mc_keep_take(e, shard, q, &tag), at = (*m->n_in)++;
 
     m->init[at][0] = (uint32_t)page;
     m->init[at][1] = tag;
@@ -263,15 +316,28 @@ static void bring(struct mc_engine *e, struct mc_moves *m, struct mc_seq *q, int
     q->page[q->n_page++] = page;
 }
 
+/* Is each page that nobody holds to be had, with the rank where it must lie? What is
+ * cached of them comes without a copy, but is not there for others. */
+static bool pages_for(const struct mc_engine *e, const struct mc_seq *q,
+                      const struct mc_found *f)
+{
+    int32_t left[MC_MAX_RANKS], shards = mc_ranks_shards(&e->ranks);
+
+    for (int32_t i = 0; i < shards; i++)
+        left[i] = mc_kv_n_ready(e->kv, i) + f->held_on[i];
+    for (int32_t i = 0; i < q->n_place; i++)
+        if (left[(q->shard + i) % shards]-- == 0)
+            return false;
+    return true;
+}
+
 bool mc_swap_in(struct mc_engine *e, struct mc_step *s, struct mc_seq *q)
 {
     struct mc_moves *m = &s->moves;
-    int32_t n_ctx = q->n_ctx, n = q->n_place, n_free, n_cached;
+    int32_t n_ctx = q->n_ctx, n = q->n_place;
     struct mc_found f = mc_prefix_look(e, q);
 
-    mc_kv_ready(e->kv, 0, &n_free, &n_cached);
-    /* what is found again needs no copy, but its cached pages are not free for others */
-    if (f.n < n_ctx && (n - f.n_held > n_free + n_cached || *m->n_in + n > e->swap.n))
+    if (f.n < n_ctx && (!pages_for(e, q, &f) || *m->n_in + n > e->swap.n))
         return false;
     mc_prefix_take(e, f.n < n_ctx ? NULL : s, q);
     if (f.n < n_ctx) {

@@ -47,18 +47,6 @@ static uint32_t group_of(const struct mc_seq *q)
     return q->n_chain && h == 0 ? 1 : h;
 }
 
-/* Pages that nobody else holds. */
-static int32_t pages_own(const struct mc_engine *e, const struct mc_seq *q)
-{
-    int32_t n = q->n_page;
-
-    if (mc_kv_n_shared(e->kv) == 0)
-        return n;
-    for (int32_t i = 0; i < q->n_page; i++)
-        n -= mc_kv_refs(e->kv, q->page[i]) > 1;
-    return n;
-}
-
 /* What a preemption of the row costs, or is still to cost: by both ways back. */
 static void fill_costs(const struct mc_engine *e, const struct mc_seq *q,
                        const struct mc_found *found, struct mc_row *r)
@@ -148,7 +136,7 @@ static void fill_row(struct mc_engine *e, struct mc_seq *q, struct mc_row *r)
         .n_hit_soon = waits ? mc_prefix_soon(e, q, hit) : 0,
         .p_shared = waits ? f.n_held : 0,
         .p_held = q->n_page,
-        .p_own = pages_own(e, q),
+        .p_own = mc_kv_own(e->kv, (int32_t)q->id),
         .p_host = q->n_place,
         .p_step = pages_next(q, &f),
     };
@@ -310,7 +298,7 @@ void mc_view_build(struct mc_engine *e)
         .p_free = n_free,
         .p_evict = n_cached,
         .p_pending = mc_kv_n_pending(e->kv),
-        .p_host_free = e->swap.n_free,
+        .p_host_free = mc_swap_ready(e),
         .swap_bytes_us = e->swap.bytes_us,
         .swap_queue_us = mc_trace_queue(e),
         .fly_rows = e->n_step > e->n_published ? e->step[e->n_published % MC_DEPTH].n_row

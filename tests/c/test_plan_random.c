@@ -1,13 +1,15 @@
 /* test_plan_random.c - plans made of random items, and what the engine makes of them.
  *
- * The policy names any row with any item, right or wrong. Before the next plan it holds
- * the engine against a simple model: what each item may turn a sequence's state into, who
- * holds which page and place of host memory (counted afresh), what the step may contain.
+ * The policy names any row with any item, right or wrong, while others join, fork one
+ * another, are cancelled, pin prefixes and change the pool's size. Before the next plan
+ * it holds the engine against a simple model: what each item may turn a sequence's state
+ * into, who holds which page and place of host memory (counted afresh), what the step may
+ * contain.
  * OPS and SEED in the environment: items (20,000), and another run. */
 #include "core/engine/engine_int.h"
 #include "tests/c/engine_help.h"
 
-enum { SEQS = 10, PAGES = 8, PLACES = 6, SLOTS = 5, CHUNK = 32 };
+enum { SEQS = 10, PAGES = 8, PLACES = 6, SLOTS = 5, CHUNK = 32, LONGEST = 150 };
 
 /* On the engine's thread, where a test can't be left. */
 #define HOLDS(x)                                                           \
@@ -90,6 +92,9 @@ static void check_holdings(const struct play *p)
     struct mc_engine *e = p->e;
     int32_t refs[PAGES] = {0}, placed[PLACES] = {0}, held = 0, free_places = 0;
 
+    for (int i = 0; i < e->n_pin; i++)
+        for (int32_t k = 0; k < e->pin[i].info.n_page; k++)
+            refs[e->pin[i].page[k]]++;
     for (int32_t i = 0; i < e->n_live; i++) {
         const struct mc_seq *q = &e->seqs[e->live[i]];
 
@@ -112,12 +117,20 @@ static void check_holdings(const struct play *p)
     }
     HOLDS(mc_kv_n_held(e->kv) == held);
     HOLDS(mc_kv_n_free(e->kv) + held + mc_kv_n_cached(e->kv) + mc_kv_n_pending(e->kv) ==
-          PAGES);
+          mc_kv_total(e->kv));
+    for (int32_t i = 0; i < e->n_live; i++) {
+        const struct mc_seq *q = &e->seqs[e->live[i]];
+        int32_t own = 0;
+
+        for (int32_t k = 0; k < q->n_page; k++)
+            own += refs[q->page[k]] == 1;
+        HOLDS(mc_kv_own(e->kv, (int32_t)q->id) == own);
+    }
     for (int32_t i = 0; i < PLACES; i++) {
         HOLDS(placed[i] <= 1);
         free_places += placed[i] == 0;
     }
-    HOLDS(e->swap.n_free == free_places);
+    HOLDS(mc_swap_n_free(e) == free_places);
 }
 
 /* The step that was made of the last plan. */
@@ -207,18 +220,36 @@ static int evict_nobody(void *self, struct mc_step_view *v, int32_t need,
 
 /* ---- the play ---------------------------------------------------------------------- */
 
-static struct got *join(struct play *p, struct mc_handle *h)
+/* Prefixes of three texts; some are forks of another that lives or did. */
+static struct got *join(struct play *p, const struct mc_handle *from, struct mc_handle *h)
 {
     struct got *g = got_new();
-    int32_t ids[160], n = 1 + (int32_t)roll(p, 150);
+    int32_t ids[LONGEST], n = 1 + (int32_t)roll(p, LONGEST);
     struct mc_request r;
     struct mc_err err = {0};
 
-    some_ids(ids, n, 1 + roll(p, 3)); /* prefixes of three texts */
+    some_ids(ids, n, 1 + roll(p, 3));
     r = ask_for(ids, n, 1 + (int32_t)roll(p, 60), g);
-    r.from = *h;
+    r.tenant = roll(p, 2);
+    r.from = roll(p, 2) ? *from : (struct mc_handle){0};
     assert_ok(mc_engine_submit(p->e, &r, h, &err), err);
     return g;
+}
+
+/* Pins a prefix, or lets one go; what is not cached, or too much, is refused. */
+static void pin_any(struct play *p)
+{
+    struct mc_pin_info pin[MC_MAX_PINS], info;
+    int n = mc_engine_pins(p->e, pin);
+    int32_t ids[LONGEST];
+
+    if (n > 0 && roll(p, 2)) {
+        mc_engine_unpin(p->e, pin[roll(p, (uint32_t)n)].id, NULL);
+        return;
+    }
+    some_ids(ids, LONGEST, 1 + roll(p, 3));
+    n = MC_PAGE + (int)roll(p, LONGEST - MC_PAGE);
+    mc_engine_pin(p->e, ids, n, roll(p, 2), "", 0, &info, NULL);
 }
 
 static bool has_ended(struct got *g)
@@ -243,6 +274,7 @@ static void plan_random_items_keep_to_the_model(void **state)
     long ops_wanted = getenv("OPS") ? atol(getenv("OPS")) : 20000;
     struct mc_handle h[SEQS] = {{0}};
     struct got *g[SEQS] = {0};
+    struct mc_pin_info pin[MC_MAX_PINS];
     struct mc_err err = {0};
     uint32_t dice = getenv("SEED") ? (uint32_t)atoi(getenv("SEED")) : 1;
 
@@ -261,8 +293,12 @@ static void plan_random_items_keep_to_the_model(void **state)
             if (g[i] && has_ended(g[i]))
                 got_free(g[i]), g[i] = NULL;
             if (!g[i])
-                g[i] = join(&mine, &h[i]);
+                g[i] = join(&mine, &h[roll(&mine, SEQS)], &h[i]);
         }
+        if (roll(&mine, 8) == 0)
+            pin_any(&mine);
+        if (roll(&mine, 64) == 0) /* refused while a sequence needs more */
+            mc_engine_set_kv(p.e, (PAGES - roll(&mine, 4)) * page, NULL);
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     }
     for (int i = 0; i < SEQS; i++)
@@ -271,8 +307,10 @@ static void plan_random_items_keep_to_the_model(void **state)
     for (int i = 0; i < SEQS; i++)
         if (g[i])
             got_wait(g[i], -1), got_free(g[i]);
+    while (mc_engine_pins(p.e, pin) > 0)
+        assert_int_equal(mc_engine_unpin(p.e, pin[0].id, NULL), 0);
     assert_idle(p.e);
-    assert_int_equal(p.e->swap.n_free, PLACES);
+    assert_int_equal(mc_swap_n_free(p.e), PLACES);
     mc_engine_close(p.e);
 }
 
