@@ -110,5 +110,48 @@ def a_scale_that_is_none_refuses_to_start():
         assert p.returncode != 0 and b"k_scale" in p.stderr + p.stdout, p.stderr
 
 
+def verb(s, *words):
+    p = subprocess.run([MASCON, *words, "--socket", s.socket], stdout=subprocess.PIPE, check=True)
+    return p.stdout
+
+
+def pages(s, layers):
+    """Bytes of every page that has any but zeros, all layers."""
+    total = json.loads(verb(s, "kv", "--json"))["total"]
+    dump = lambda i, k: verb(s, "kv", "dump", "--raw", "--page", str(i), "--layer", str(k))
+    every = (b"".join(dump(i, k) for k in range(layers)) for i in range(total))
+    return {page for page in every if any(page)}
+
+
+def ask(s, prompt):
+    d = s.post("/v1/completions", {"model": "default", "prompt": prompt, "max_tokens": 20, "temperature": 0,
+                                   "ignore_eos": True, "return_token_ids": True})[1]
+    s.idle(120)
+    return d["choices"][0]["token_ids"], d["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def a_pool_that_shrank_and_grew_gives_the_same_bytes_and_scales():
+    made = model([i / 7 for i in range(D)], [3.0] * D, k_scale=.25, v_scale=.5)
+    prompt = [7 + i % 200 for i in range(150)]
+    for path, kv, layers, token in (("tests/models/tiny-llama", "fp8", 4, 2 * 2 * (32 + 4)),
+                                    ("tests/models/tiny-kimi", "fp8-656", 5, 128 + 4 + 2 * 32),
+                                    (made, "fp8", 1, 2 * (D + 4))):
+        page = PAGE * layers * token
+        with Server("--kv", kv, "--kv-memory", str(14 * page), "--max-context", "256", model=path) as s:
+            answer, cached = ask(s, prompt)
+            before = pages(s, layers)
+            assert cached == 0 and len(before) == 3, (cached, len(before))  # the last one in part
+            for i in range(4):  # their pages are all that is left in the small pool
+                ask(s, [7 + (i + j * j) % 200 for j in range(190)])
+            for n in 4, 14:
+                verb(s, "set", f"kv_memory={n * page}")
+                assert json.loads(verb(s, "kv", "--json"))["total"] == n
+            again, cached = ask(s, prompt)
+            assert again == answer and cached == 0, (again, answer, cached)
+            assert before <= pages(s, layers), "a page of the prompt is not what it was"
+    shutil.rmtree(made)
+
+
 main([kv_dump_shows_the_cast, kv_dump_shows_infinities_clamped_and_a_nan,
-      a_static_scale_is_used_by_every_writer, a_scale_that_is_none_refuses_to_start])
+      a_static_scale_is_used_by_every_writer, a_scale_that_is_none_refuses_to_start,
+      a_pool_that_shrank_and_grew_gives_the_same_bytes_and_scales])
