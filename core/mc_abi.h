@@ -186,7 +186,7 @@ struct mc_hook_io {
 
 enum mc_list { MC_LIST_RUNNING, MC_LIST_READY, MC_LIST_PAUSED };
 
-/* A lane as it changes while the plan grants. */
+/* A lane or a tenant as it changes while the plan grants. */
 struct mc_hook_lane {
     double served;
     int32_t ready, running;

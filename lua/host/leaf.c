@@ -305,6 +305,7 @@ static void push_addresses(lua_State *L, struct mc_stepvm *s)
     set_address(L, "tenants", m->tenants);
     set_address(L, "lists", m->lists);
     set_address(L, "moving", m->moving);
+    set_address(L, "moving_tenants", m->moving_tenants);
     set_address(L, "marks", m->marks);
 }
 

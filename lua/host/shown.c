@@ -42,18 +42,28 @@ static bool is_ready(const struct mc_row *r)
     return r->n_left > 0 && (r->state == MC_STATE_WAITING || r->state == MC_STATE_PREFILL);
 }
 
-/* Counts lanes afresh: what the engine counts may include rows that are not shown. */
-static void count_lanes(struct mc_shown *s)
+static void count_row(struct mc_hook_lane *moving, int32_t n, uint32_t at,
+                      const struct mc_row *r)
 {
-    for (int32_t i = 0; i < s->view.n_lane; i++)
-        s->moving[i] = (struct mc_hook_lane){.served = s->lanes[i].served};
-    for (int32_t i = 0; i < s->view.n_row; i++) {
-        const struct mc_row *r = &s->rows[i];
+    if (at >= (uint32_t)n)
+        return;
+    moving[at].running += mc_row_runs(r);
+    moving[at].ready += is_ready(r);
+}
 
-        if (r->lane >= (uint32_t)s->view.n_lane)
-            continue;
-        s->moving[r->lane].running += mc_row_runs(r);
-        s->moving[r->lane].ready += is_ready(r);
+/* Counts lanes and tenants afresh: what the engine counts may include rows that are not
+ * shown. */
+static void count_parties(struct mc_shown *s)
+{
+    const struct mc_step_view *v = &s->view;
+
+    for (int32_t i = 0; i < v->n_lane; i++)
+        s->moving[i] = (struct mc_hook_lane){.served = s->lanes[i].served};
+    for (int32_t i = 0; i < v->n_tenant; i++)
+        s->moving_tenants[i] = (struct mc_hook_lane){.served = s->tenants[i].served};
+    for (int32_t i = 0; i < v->n_row; i++) {
+        count_row(s->moving, v->n_lane, s->rows[i].lane, &s->rows[i]);
+        count_row(s->moving_tenants, v->n_tenant, s->rows[i].tenant, &s->rows[i]);
     }
 }
 
@@ -72,7 +82,7 @@ int mc_shown_view(struct mc_shown *s, const struct mc_step_view *v, struct mc_er
     memcpy(s->tenants, base + v->off_tenant, (size_t)v->n_tenant * sizeof *s->tenants);
     memset(s->marks, 0, (size_t)v->n_row);
     copy_orders(s, v);
-    count_lanes(s);
+    count_parties(s);
     return 0;
 }
 
@@ -145,7 +155,7 @@ void mc_shown_again(struct mc_shown *dst, const struct mc_shown *src)
     memcpy(dst->tenants, src->tenants, sizeof dst->tenants);
     memcpy(dst->orders, src->orders, MC_N_ORDER * n * sizeof *dst->orders);
     memset(dst->marks, 0, n);
-    count_lanes(dst);
+    count_parties(dst);
     dst->plan = src->plan;
     dst->plan.n = 0;
     dst->plan.tok_left = src->io.tok_start;
@@ -162,11 +172,14 @@ void mc_shown_users(const struct mc_shown *s, struct mc_step_view *v)
 {
     struct mc_row *row = (struct mc_row *)((char *)v + v->off_row);
     struct mc_party *lane = (struct mc_party *)((char *)v + v->off_lane);
+    struct mc_party *tenant = (struct mc_party *)((char *)v + v->off_tenant);
 
     for (int32_t i = 0; i < v->n_row; i++)
         memcpy(row[i].user, s->rows[i].user, sizeof row[i].user);
     for (int32_t i = 0; i < v->n_lane; i++)
         memcpy(lane[i].user, s->lanes[i].user, sizeof lane[i].user);
+    for (int32_t i = 0; i < v->n_tenant; i++)
+        memcpy(tenant[i].user, s->tenants[i].user, sizeof tenant[i].user);
 }
 
 void mc_shown_items(const struct mc_shown *s, struct mc_plan *p)

@@ -30,6 +30,7 @@ struct mc_shown {
     struct mc_party tenants[MC_SHOWN_TENANTS];
     int32_t orders[MC_N_ORDER * MC_SHOWN_ROWS]; /* [MC_N_ORDER][n_row] */
     struct mc_hook_lane moving[MC_SHOWN_LANES];
+    struct mc_hook_lane moving_tenants[MC_SHOWN_TENANTS]; /* head is not used */
     uint8_t marks[MC_SHOWN_ROWS]; /* 1: the plan has decided on the row */
     int32_t n_list;               /* used of lists, in this hook call */
     int32_t lists[MC_SHOWN_LISTED];

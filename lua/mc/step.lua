@@ -1,11 +1,11 @@
---- step.lua - what a scheduler hook sees: view, plan, rows and lanes.
+--- step.lua - what a scheduler hook sees: view, plan, rows, lanes and tenants.
 --
 -- Trusted: has ffi. Scripts never do, and what they are handed is safe with any
 -- argument:
---   * a row or lane is a handle {epoch_, slot_} of const scalars. Each access
---     compares the epoch with the hook call that is running, so a handle that
---     was kept is an error; slot_ was in bounds when the handle was made and
---     the epoch pins what it was made from.
+--   * a row, lane or tenant is a handle {epoch_, slot_} of const scalars. Each
+--     access compares the epoch with the hook call that is running, so a
+--     handle that was kept is an error; slot_ was in bounds when the handle was
+--     made and the epoch pins what it was made from.
 --   * view and plan are empty tables with a hidden metatable.
 -- No array, pointer or writable struct leaves this file.
 --
@@ -33,8 +33,9 @@ local V = abi.at("const struct mc_step_view *", "view")
 local P = abi.at("struct mc_plan *", "plan")
 local R = abi.at("struct mc_row *", "rows")
 local L = abi.at("struct mc_party *", "lanes")
-local T = abi.at("const struct mc_party *", "tenants")
+local T = abi.at("struct mc_party *", "tenants")
 local LANE = abi.at("struct mc_hook_lane *", "moving") -- [n_lane]
+local TENANT = abi.at("struct mc_hook_lane *", "moving_tenants") -- [n_tenant]
 local MARK = abi.at("uint8_t *", "marks") -- [n_row], 1: decided on
 -- Slots of rows, of all loops of this call.
 local LIST = abi.at("const int32_t *", "lists")
@@ -48,8 +49,10 @@ local find_lane = abi.leaf("int32_t (*)(void *, double)", "find_lane")
 ffi.cdef [[
 struct mc_h_row { const uint32_t epoch_; const int32_t slot_; };
 struct mc_h_lane { const uint32_t epoch_; const int32_t slot_; };
+struct mc_h_tenant { const uint32_t epoch_; const int32_t slot_; };
 struct mc_h_row_user { const uint32_t epoch_; const int32_t slot_; };
 struct mc_h_lane_user { const uint32_t epoch_; const int32_t slot_; };
+struct mc_h_tenant_user { const uint32_t epoch_; const int32_t slot_; };
 struct mc_h_iter {
   const uint32_t epoch_;
   const int32_t at_;
@@ -59,9 +62,11 @@ struct mc_h_iter {
 ffi.cdef("struct mc_h_cost {" .. host.cdef:match("struct mc_cost {(.-)};")
   :gsub("float", "const float") .. "};")
 local Row, Lane = ffi.typeof("struct mc_h_row"), ffi.typeof("struct mc_h_lane")
+local Tenant = ffi.typeof("struct mc_h_tenant")
 local Iter = ffi.typeof("struct mc_h_iter")
 local RowUser = ffi.typeof("struct mc_h_row_user")
 local LaneUser = ffi.typeof("struct mc_h_lane_user")
+local TenantUser = ffi.typeof("struct mc_h_tenant_user")
 
 local ROW, PARTY = abi.scalars("mc_row"), abi.scalars("mc_party")
 local VIEW = abi.scalars("mc_step_view")
@@ -164,6 +169,7 @@ local function bind_user(ctype, n, memory)
 end
 bind_user(RowUser, K.MC_N_USER, function(s) return R[s].user end)
 bind_user(LaneUser, 2, function(s) return L[s].user end)
+bind_user(TenantUser, 2, function(s) return T[s].user end)
 
 local function same(a, b, ctype)
   return istype(ctype, a) and istype(ctype, b) and a.epoch_ == b.epoch_ and
@@ -194,25 +200,32 @@ ffi.metatype(Row, {
   end,
 })
 
-local LANE_MORE = { ready = true, running = true, served = true, user = true }
-ffi.metatype(Lane, {
-  __index = function(h, k)
-    if h.epoch_ ~= IO.epoch then stale("lane", 2) end
-    local s = h.slot_
-    if k == "served" then return LANE[s].served end
-    if k == "ready" then return LANE[s].ready end
-    if k == "running" then return LANE[s].running end
-    if PARTY[k] then return L[s][k] end
-    if k == "user" then return LaneUser(h.epoch_, s) end
-    for name in pairs(PARTY) do LANE_MORE[name] = true end
-    refuse_unknown("lane", k, LANE_MORE)
-  end,
-  __newindex = refuse_write,
-  __eq = function(a, b) return same(a, b, Lane) end,
-  __tostring = function(h)
-    return h.epoch_ == IO.epoch and "lane " .. L[h.slot_].id or "lane (stale)"
-  end,
-})
+-- Lanes and tenants: what stays as it was when the hook began, and what moves
+-- as the plan grants.
+local PARTY_MORE = { ready = true, running = true, served = true, user = true }
+local function bind_party(ctype, what, at, moving, User)
+  ffi.metatype(ctype, {
+    __index = function(h, k)
+      if h.epoch_ ~= IO.epoch then stale(what, 2) end
+      local s = h.slot_
+      if k == "served" then return moving[s].served end
+      if k == "ready" then return moving[s].ready end
+      if k == "running" then return moving[s].running end
+      if PARTY[k] then return at[s][k] end
+      if k == "user" then return User(h.epoch_, s) end
+      for name in pairs(PARTY) do PARTY_MORE[name] = true end
+      refuse_unknown(what, k, PARTY_MORE)
+    end,
+    __newindex = refuse_write,
+    __eq = function(a, b) return same(a, b, ctype) end,
+    __tostring = function(h)
+      return what .. (h.epoch_ == IO.epoch and " " .. at[h.slot_].id
+        or " (stale)")
+    end,
+  })
+end
+bind_party(Lane, "lane", L, LANE, LaneUser)
+bind_party(Tenant, "tenant", T, TENANT, TenantUser)
 ffi.metatype("struct mc_h_cost", {
   __index = function(_, k) refuse_unknown("cost", k, COST) end,
   __tostring = function() return "cost" end,
@@ -246,6 +259,11 @@ end
 local function next_lane(it, i)
   check_iterator(it, i)
   if i < it.n_ then return i + 1, Lane(IO.epoch, i) end
+end
+
+local function next_tenant(it, i)
+  check_iterator(it, i)
+  if i < it.n_ then return i + 1, Tenant(IO.epoch, i) end
 end
 
 -- ---- view -------------------------------------------------------------------
@@ -284,6 +302,12 @@ function View:lanes()
   return next_lane, Iter(IO.epoch, 0, V.n_lane), 0
 end
 
+--- Tenants.
+function View:tenants()
+  check_shown()
+  return next_tenant, Iter(IO.epoch, 0, V.n_tenant), 0
+end
+
 --- The row of a lane that has waited longest for prompt tokens, or nil.
 function View:head(lane)
   check_shown()
@@ -298,15 +322,17 @@ local function is_ready(s)
     and r.n_left > 0
 end
 
--- The row is decided on: it leaves its lane's counts.
+-- The row is decided on: it leaves its lane's and its tenant's counts.
 local function decide(s, r)
-  local lane = r.lane
-  if lane < V.n_lane then
-    local l = LANE[lane]
-    if is_ready(s) then l.ready = l.ready - 1 end
-    if r.state == PREFILL or r.state == DECODE then
-      l.running = l.running - 1
-    end
+  local ready = is_ready(s) and 1 or 0
+  local running = (r.state == PREFILL or r.state == DECODE) and 1 or 0
+  if r.lane < V.n_lane then
+    local l = LANE[r.lane]
+    l.ready, l.running = l.ready - ready, l.running - running
+  end
+  if r.tenant < V.n_tenant then
+    local t = TENANT[r.tenant]
+    t.ready, t.running = t.ready - ready, t.running - running
   end
   MARK[s] = 1
 end
@@ -386,9 +412,11 @@ local Plan = {}
 
 -- Gives a row n tokens and draft more, which cost so many pages.
 local function grant(s, r, n, draft, pages, why)
-  local lane = r.lane
-  if lane < V.n_lane then
-    LANE[lane].served = LANE[lane].served + n + draft
+  if r.lane < V.n_lane then
+    LANE[r.lane].served = LANE[r.lane].served + n + draft
+  end
+  if r.tenant < V.n_tenant then
+    TENANT[r.tenant].served = TENANT[r.tenant].served + n + draft
   end
   P.tok_left = P.tok_left - n - draft
   P.row_left = P.row_left - 1
@@ -489,17 +517,18 @@ local plan = setmetatable({}, {
 
 local step = {}
 
---- The names that view, plan, rows, lanes and costs have, for the check that
--- each is in the reference.
+--- The names that view, plan, rows, lanes, tenants and costs have, for the
+-- check that each is in the reference.
 function step.names()
   local view_names = {}
   for k in pairs(VIEW_MORE) do view_names[k] = true end
   for k in pairs(VIEW) do view_names[k] = true end
   local row, lane = { user = true }, {}
   for k in pairs(ROW) do row[k] = true end
-  for k in pairs(LANE_MORE) do lane[k] = true end
+  for k in pairs(PARTY_MORE) do lane[k] = true end
   for k in pairs(PARTY) do lane[k] = true end
-  return { View = view_names, Plan = Plan, Row = row, Lane = lane, Cost = COST }
+  return { View = view_names, Plan = Plan, Row = row, Lane = lane,
+    Tenant = lane, Cost = COST }
 end
 
 --- Functions without arguments that the host calls, for the hooks that a

@@ -39,7 +39,7 @@ static const char hidden[] =
     " Row.n_draft Row.n_draft_max Row.accept Row.us_swap Row.us_redo Row.p_host"
     " View.draft_cap View.swap_bytes_us View.swap_queue_us View.p_host_free View.p_free"
     " View.p_evict View.p_total View.n_lane View.n_tenant "
-    " Lane.n_wait Lane.n_run ";
+    " Lane.n_wait Lane.n_run Tenant.n_wait Tenant.n_run ";
 
 static void push_docs(lua_State *L)
 {

@@ -25,6 +25,9 @@ static void stepvm_shows_rows_lanes_and_numbers(void **st)
         "local ids = {} for i, l in view:lanes() do ids[i] = l.id end\n"
         "assert(ids[1] == 10 and ids[2] == 11 and #ids == 2)\n"
         "for _, l in view:lanes() do assert(l.ready == 2 and l.weight == 1) end\n"
+        "n = 0 for _, t in view:tenants() do\n"
+        "  n = n + 1 assert(t.id == 77 and t.ready == 4 and t.running == 3) end\n"
+        "assert(n == 1)\n"
         "assert(view.kv_free == 100 and view.kv_total == 1000 and view.now == 100)\n"
         "assert(view.tokens_left == 256 and view.rows_left == 64 and view.p_tokens == 64)\n"
         "assert(view:head(10).seq == 5 and view:head(11).seq == 6)\n"
@@ -45,6 +48,8 @@ static void stepvm_plan_grants_and_budgets_move(void **st)
         "assert(view:head(10).seq == 7)\n"
         "for _, l in view:lanes() do\n"
         "  if l.id == 10 then assert(l.ready == 1 and l.served == 66, l.served) end end\n"
+        "for _, t in view:tenants() do\n"
+        "  assert(t.ready == 3 and t.running == 0 and t.served == 67, t.served) end\n"
         "assert(plan:prefill(view:head(10), 1e9) == 106)\n"
         "assert(view:head(10) == nil)\n"
         "assert(plan:hold(view:head(11), 1) and plan:reject(view:head(11), 'overloaded'))\n"
@@ -185,6 +190,7 @@ static void stepvm_kept_handles_are_stale(void **st)
         "if view.step == 1 then\n"
         "  for _, r in view:running() do row, user = r, r.user end\n"
         "  for _, l in view:lanes() do lane = l end\n"
+        "  for _, t in view:tenants() do tenant = t end\n"
         "  step, it, at = view:running()\n"
         "  return\n"
         "end\n"
@@ -193,6 +199,7 @@ static void stepvm_kept_handles_are_stale(void **st)
         "  assert(not ok and err:find('stale'), tostring(err))\n"
         "end\n"
         "stale(function() return row.seq end)  stale(function() return row.lane end)\n"
+        "stale(function() return tenant.id end)\n"
         "stale(function() return lane.id end)  stale(function() return user[1] end)\n"
         "stale(function() user[1] = 1 end)     stale(function() return row.user end)\n"
         "stale(plan.decode, plan, row)         stale(plan.prefill, plan, row, 1)\n"
@@ -201,7 +208,7 @@ static void stepvm_kept_handles_are_stale(void **st)
         "stale(view.preempt, view, row, 'drop') stale(view.head, view, lane)\n"
         "stale(view.waiting, view, lane)       stale(step, it, at)\n"
         "assert(tostring(row):find('stale') and tostring(lane):find('stale'))\n",
-        "local row, user, lane, step, it, at");
+        "local row, user, lane, tenant, step, it, at");
     struct step_block *b = step_new(1, 100);
     struct mc_plan *p = plan_new(256, 64, 100);
     struct mc_err err = {0};
@@ -231,13 +238,15 @@ static void stepvm_misuse_of_any_accessor_is_an_error(void **st)
         "local row, lane\n"
         "for _, r in view:running() do row = r end\n"
         "for _, l in view:lanes() do lane = l end\n"
+        "local tenant for _, t in view:tenants() do tenant = t end\n"
         "local function refused(f, ...)\n"
         "  local ok, err = pcall(f, ...)\n"
         "  assert(not ok and type(err) == 'string', 'accepted: ' .. tostring((...)))\n"
         "end\n"
         "local function get(t, k) return t[k] end\n"
         "local function set(t, k, v) t[k] = v end\n"
-        "local things = { view, plan, row, lane, row.user, lane.user, view.decode, view.state,\n"
+        "local things = { view, plan, row, lane, tenant, tenant.user, row.user, lane.user,\n"
+        "  view.decode, view.state,\n"
         "  mc, mc.log, mc.vocab, string, table, math, bit, (select(2, view:running())) }\n"
         "for round = 1, 60 do\n"
         "  for i = 1, #bad + 1 do\n"
@@ -289,6 +298,7 @@ static void stepvm_user_numbers_come_back_unless_the_hook_fails(void **st)
     struct mc_stepvm *s = open_plan(
         "for _, r in view:running() do r.user[1] = r.user[1] + 1; r.user[4] = r.seq / 4 end\n"
         "for _, l in view:lanes() do l.user[2] = 7 end\n"
+        "for _, t in view:tenants() do t.user[1] = 9 end\n"
         "view.state.turn = view.state.turn + 1\n"
         "if view.step == 3 then error('no') end\n",
         "P.state = { turn = 5 }");
@@ -305,9 +315,10 @@ static void stepvm_user_numbers_come_back_unless_the_hook_fails(void **st)
     }
     assert_true(b->row[0].user[0] == 2 && b->row[0].user[3] == 0.25);
     assert_true(b->lane[0].user[1] == 7 && mine[0] == 7);
+    assert_true(b->tenant[0].user[0] == 9);
     b->view.step = 3;
     assert_int_equal(mc_stepvm_plan(s, &b->view, p, mine, &err), MC_EPOLICY);
-    assert_non_null(strstr(err.text, "s.lua:7: no"));
+    assert_non_null(strstr(err.text, "s.lua:8: no"));
     assert_true(b->row[0].user[0] == 2 && mine[0] == 7 && s->layout[0].start[0] == 5);
     mc_stepvm_close(s);
     free(b);

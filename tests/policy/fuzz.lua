@@ -79,6 +79,7 @@ function FUZZ.run(seed, n, names, pool, skip)
     end,
     function(o) for _, v in o:waiting(value(), value()) do keep(v) end end,
     function(o) for _, v in o:lanes() do keep(v) end end,
+    function(o) for _, v in o:tenants() do keep(v) end end,
   }
   for _ = 1, n do
     local ok, err = pcall(ops[rnd(#ops)], object())

@@ -157,6 +157,10 @@ function View:paused(order) end
 ---@return fun(), any, integer
 function View:lanes() end
 
+--- Tenants.
+---@return fun(), any, integer
+function View:tenants() end
+
 --- The row of a lane that has waited longest for prompt tokens, or nil.
 ---@param lane integer|mc.Lane
 ---@return mc.Row?
@@ -220,6 +224,18 @@ function View:preempt(row, how) end
 ---@field user number[]
 
 ---@class mc.Lane
+---@field id integer
+---@field weight number
+---@field ready integer rows that want prompt tokens; falls as the plan grants
+---@field running integer
+---@field served number tokens, decayed over 60 s; rises as the plan grants
+---@field vtime number tokens ever, over weight
+---@field tok_in number
+---@field tok_out number
+---@field p_held integer
+---@field user number[] two numbers of the policy's own
+
+---@class mc.Tenant of the rows whose tenant is its id
 ---@field id integer
 ---@field weight number
 ---@field ready integer rows that want prompt tokens; falls as the plan grants
