@@ -46,6 +46,9 @@ static int check_name(const struct mc_metric_def *d, enum mc_metric_kind kind,
     if (!is_name(d->name, 48))
         return mc_fail_param(err, MC_EARG, "name",
                              "metric name \"%s\": [a-z][a-z0-9_]*, at most 48", d->name);
+    if (d->help && !mc_utf8_valid(d->help, strlen(d->help)))
+        return mc_fail_param(err, MC_EARG, "help", "metric \"%s\": its help is not UTF-8",
+                             d->name);
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
         if (ends_with(d->name, taken[i]))
             return mc_fail_param(err, MC_EARG, "name", "metric name \"%s\" ends with %s",
@@ -101,6 +104,7 @@ static void fill(struct mc_metric *m, const struct mc_metric_def *d,
     m->kind = kind;
     snprintf(m->name, sizeof m->name, "mascon_%s%s", d->name, total ? "" : "_total");
     snprintf(m->help, sizeof m->help, "%s", d->help && *d->help ? d->help : d->name);
+    m->help[mc_utf8_ready(m->help, strlen(m->help))] = 0;
     m->n_labels = d->n_labels;
     for (int i = 0; i < d->n_labels; i++)
         snprintf(m->label[i], sizeof m->label[i], "%s", d->labels[i]);

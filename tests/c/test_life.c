@@ -7,7 +7,14 @@
 struct rule {
     atomic_bool hold, silent; /* silent: the row is not named at all */
     atomic_uint generation;
+    atomic_int upto; /* at most so many tokens are made; 0: all */
 };
+
+/* Tokens made and on their way. */
+static int32_t n_made(const struct mc_row *row)
+{
+    return row->state == MC_STATE_DECODE ? row->n_ctx - row->n_prompt + 1 : 0;
+}
 
 static int plan_but_hold(void *self, struct mc_step_view *v, struct mc_plan *p,
                          struct mc_err *err)
@@ -16,7 +23,7 @@ static int plan_but_hold(void *self, struct mc_step_view *v, struct mc_plan *p,
     int rc = mc_policy_builtin.ops->plan(NULL, v, p, err);
     int32_t kept = 0;
 
-    if (!atomic_load(&r->hold))
+    if (!atomic_load(&r->hold) && !atomic_load(&r->upto))
         return rc;
     for (int32_t i = 0; i < p->n; i++) {
         struct mc_item it = p->item[i];
@@ -25,6 +32,8 @@ static int plan_but_hold(void *self, struct mc_step_view *v, struct mc_plan *p,
         for (int32_t k = 0; k < v->n_row; k++)
             if (mc_view_row(v, k)->seq == it.seq)
                 row = mc_view_row(v, k);
+        if (row && atomic_load(&r->upto) && n_made(row) >= atomic_load(&r->upto))
+            continue;
         if (row && row->priority == 7) {
             if (atomic_load(&r->silent))
                 continue;
@@ -146,6 +155,7 @@ static void life_names_each_generation_that_served(void **state)
     assert_ok(mc_engine_submit(e, &q, &h, &err), err);
     for (uint32_t i = 1; i < 40; i++) { /* more than a life has places for */
         atomic_store(&r.generation, i);
+        atomic_store(&r.upto, (int)i * 4);
         got_wait(g, (int32_t)i * 4);
     }
     mc_engine_cancel(e, h, "enough");

@@ -165,6 +165,9 @@ static void metrics_refuse_what_does_not_fit(void **state)
     assert_int_equal(mc_metrics_counter(m, &d, &id, &err), MC_EARG);
     d = (struct mc_metric_def){.name = "ok", .le = le, .n_le = 3};
     assert_int_equal(mc_metrics_histogram(m, &d, &id, &err), MC_EARG);
+    d = (struct mc_metric_def){.name = "ok", .help = "\xff"};
+    assert_int_equal(mc_metrics_gauge(m, &d, &id, &err), MC_EARG);
+    assert_string_equal(err.param, "help");
     assert_int_equal(declare(m, 'c', "prompt_tokens_total", NULL), MC_EEXIST);
     assert_int_equal(declare(m, 'c', "prompt_tokens", NULL), MC_EEXIST);
     assert_int_equal(declare(m, 'g', "num_requests_running", NULL), MC_EEXIST);
