@@ -20,7 +20,7 @@ COUNT = 50 if LONG else 1
 # What ends the server, waits for ever or writes files by being asked rightly is not called.
 SETUP = """
 local skip = { [mc.sleep] = true, [string.rep] = true }
-for _, name in ipairs { "engine.drain", "log.level", "policy.reload", "policy.rollback",
+for _, name in ipairs { "engine.drain", "engine.set", "log.level", "policy.reload", "policy.rollback",
     "policy.check", "policy.shadow", "log.debug", "log.info", "log.warn", "log.error", "every" } do
   local space, key = name:match("^(%w+)%.(%w+)$")
   local f = space and mc[space][key] or mc[name]
