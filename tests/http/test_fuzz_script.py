@@ -29,7 +29,10 @@ end
 local function tables(...)
   local pool = { mc, ... }
   for _, v in pairs(mc) do
-    if type(v) == "table" or type(v) == "function" then pool[#pool + 1] = v end
+    local t = type(v)
+    if (t == "table" or t == "function") and not skip[v] then
+      pool[#pool + 1] = v
+    end
   end
   return pool
 end

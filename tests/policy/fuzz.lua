@@ -42,6 +42,7 @@ function FUZZ.run(seed, n, names, pool, skip)
     return nil
   end
   local function keep(v)
+    if skip[v] then return end -- what gets it might call it
     local t = type(v)
     if t == "table" or t == "userdata" or t == "cdata" or t == "function" then
       n_made = n_made + 1
