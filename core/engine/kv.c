@@ -396,10 +396,12 @@ static void hold(struct mc_pages *kv, int32_t page, int32_t who, int32_t by)
 {
     struct page *p = &kv->page[page];
 
-    kv->own[p->who] -= p->refs == 1;
+    if (p->refs == 1)
+        kv->own[p->who]--;
     p->refs += by;
-    p->who ^= who;
-    kv->own[p->who] += p->refs == 1;
+    p->who ^= who; /* of several holders it may be no holder's number */
+    if (p->refs == 1)
+        kv->own[p->who]++;
     assert(p->refs > 0 || p->who == 0);
 }
 
