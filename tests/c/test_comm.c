@@ -6,19 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/comm/comm.h"
 #include "kernels/host/host.h"
-#include "tests/c/kern.h"
+#include "tests/c/ranks_help.h"
 
 enum { H = 64, ROWS = 5, ROUNDS = 60 };
 
 static const int32_t counts[] = {1, 2, 3, 4, 8};
-
-struct ranks {
-    int32_t n;
-    struct mc_comm *comm;
-    struct kern k[MC_MAX_RANKS];
-};
 
 /* One thread a rank, save when asked for more. */
 static struct ranks ranks_open(int32_t n, bool ref, int threads, uint32_t patience_ms)
@@ -34,26 +27,6 @@ static struct ranks ranks_open(int32_t n, bool ref, int threads, uint32_t patien
         r.k[i] = kern_open(ref ? mc_ref_open(&o, &why) : mc_cpu_open(&o, &why), why);
     }
     return r;
-}
-
-static void ranks_close(struct ranks *r)
-{
-    for (int32_t i = 0; i < r->n; i++)
-        kern_close(&r->k[i]);
-    mc_comm_close(r->comm);
-}
-
-static int ranks_wait(struct ranks *r, int32_t i)
-{
-    return r->k[i].b->wait(r->k[i].s, r->k[i].b->mark(r->k[i].s));
-}
-
-static void ranks_all_well(struct ranks *r)
-{
-    for (int32_t i = 0; i < r->n; i++)
-        if (ranks_wait(r, i) != 0)
-            fail_msg("rank %d of %d: %s", i, r->n, mc_comm_broken(r->comm));
-    assert_null(mc_comm_broken(r->comm));
 }
 
 /* A body that is late by so many microseconds. */

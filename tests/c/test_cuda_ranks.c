@@ -4,19 +4,13 @@
 #include "tests/c/test.h"
 
 #include "tests/c/cuda_help.h"
+#include "tests/c/ranks_help.h"
 
 #include "kernels/cuda/params.h"
 
 enum { MOST = 9, WIDEST = 4160 };
 
 static const int32_t counts[] = {2, 3, 8};
-
-struct ranks {
-    int32_t n;
-    struct mc_comm *comm;
-    struct kern k[MC_MAX_RANKS];
-    uint16_t x[MC_MAX_RANKS][64], res[MC_MAX_RANKS][64];
-};
 
 static struct ranks ranks_open(int32_t n, uint32_t patience_ms)
 {
@@ -30,26 +24,6 @@ static struct ranks ranks_open(int32_t n, uint32_t patience_ms)
         r.k[i] = kern_open(mc_cuda_open(&o, &why), why);
     }
     return r;
-}
-
-static void ranks_close(struct ranks *r)
-{
-    for (int32_t i = 0; i < r->n; i++)
-        kern_close(&r->k[i]);
-    mc_comm_close(r->comm);
-}
-
-static int ranks_wait(struct ranks *r, int32_t i)
-{
-    return r->k[i].b->wait(r->k[i].s, r->k[i].b->mark(r->k[i].s));
-}
-
-static void ranks_all_well(struct ranks *r)
-{
-    for (int32_t i = 0; i < r->n; i++)
-        if (ranks_wait(r, i) != 0)
-            fail_msg("rank %d of %d: %s", i, r->n, mc_comm_broken(r->comm));
-    assert_null(mc_comm_broken(r->comm));
 }
 
 static void parted(struct ranks *r, const char *why)
@@ -329,9 +303,10 @@ static void cuda_ranks_agree_sees_each_word_that_differs(void **state)
 
 static void put_join(struct ranks *r, int32_t i, const struct kern_rows *rows)
 {
+    static uint16_t x[MC_MAX_RANKS][64], res[MC_MAX_RANKS][64];
     struct mc_join_p p = {.rows = kern_view(rows),
-                          .x = r->x[i],
-                          .res = r->res[i],
+                          .x = x[i],
+                          .res = res[i],
                           .h = 64,
                           .peer = {r->comm, i, r->n}};
 

@@ -1,15 +1,14 @@
 /* test_expand.c - latents that long chunks expand: from how many rows, who can, and what
  * short chunks keep. */
-#include "tests/c/engine_help.h"
+#include "tests/c/solo_help.h"
 
 #include <math.h>
 
-#include "core/model/solo.h"
 #include "core/weights/weights.h"
 
 #define KIMI "tests/models/tiny-kimi"
 
-enum { TOKENS = 2 * MC_EXPAND_LEAST, OUTS = 8 };
+enum { TOKENS = 2 * MC_EXPAND_LEAST };
 
 static struct mc_backend *backend(const char *name)
 {
@@ -71,38 +70,15 @@ static void expand_is_not_for_indexers_or_what_a_backend_refuses(void **state)
     assert_int_equal(from("ref", &c), 192);
 }
 
-/* Logits of the last OUTS rows of a prompt that is read in chunks of n, pages f32. */
-static void read_prompt(int32_t expand, int32_t n, float *out, int32_t *vocab)
+/* With pages of f32. */
+static int32_t read_kimi(int32_t expand, int32_t chunk, float *out)
 {
-    const struct mc_backend_opts bo = {.ref_act = -1};
-    struct mc_solo_opts o = {.context = TOKENS, .rows = TOKENS, .outs = OUTS,
-                             .kv = MC_KV_F32};
-    struct mc_ranks r = {0};
-    int32_t ids[TOKENS], row[OUTS];
-    const float *logits = NULL;
-    struct mc_tok *tok = NULL;
-    struct mc_solo *s = NULL;
-    struct mc_err err = {0};
+    const struct reader w = {"cpu", KIMI, "f32", .mla_expand = expand};
 
-    some_ids(ids, TOKENS, 5);
-    assert_ok(mc_ranks_open(&r, "cpu", &bo, 1, &err), err);
-    r.mla_expand = expand;
-    assert_ok(mc_ranks_load(&r, KIMI, &tok, &err), err);
-    assert_ok(mc_solo_open(&r, &o, &s, &err), err);
-    *vocab = r.rank[0].model.cfg.vocab;
-    for (int32_t at = 0, m; at < TOKENS; at += m) {
-        m = TOKENS - at < n ? TOKENS - at : n;
-        for (int32_t i = 0; i < OUTS; i++)
-            row[i] = m > OUTS ? m - OUTS + i : 0;
-        assert_ok(mc_solo_run(s, ids + at, m, row, OUTS, NULL, &logits, &err), err);
-    }
-    memcpy(out, logits, (size_t)OUTS * (size_t)*vocab * sizeof *out);
-    mc_solo_close(s);
-    mc_ranks_close(&r);
-    mc_tok_close(tok);
+    return read_prompt(&w, TOKENS, chunk, out);
 }
 
-static float never[OUTS * 4096], here[OUTS * 4096];
+static float never[SOLO_OUTS * 4096], here[SOLO_OUTS * 4096];
 
 static float most_apart(const float *a, const float *b, int32_t n)
 {
@@ -116,12 +92,11 @@ static float most_apart(const float *a, const float *b, int32_t n)
 /* The tolerance of core/cli/golden.c. The bits of a chunk say which form it took. */
 static void expand_by_default_takes_long_chunks_and_agrees(void **state)
 {
-    int32_t vocab, n;
+    int32_t n;
 
     (void)state;
-    read_prompt(0, TOKENS, never, &vocab);
-    n = OUTS * vocab;
-    read_prompt(-1, MC_EXPAND_LEAST, here, &vocab);
+    n = SOLO_OUTS * read_kimi(0, TOKENS, never);
+    read_kimi(-1, MC_EXPAND_LEAST, here);
     assert_true(most_apart(never, here, n) > 0);
     assert_true(most_apart(never, here, n) < 2e-3f);
 }
@@ -133,10 +108,10 @@ static void expand_leaves_short_chunks_alone(void **state)
     int32_t vocab;
 
     (void)state;
-    read_prompt(0, TOKENS, never, &vocab);
+    vocab = read_kimi(0, TOKENS, never);
     for (size_t i = 0; i < sizeof chunk / sizeof *chunk; i++) {
-        read_prompt(-1, chunk[i], here, &vocab);
-        assert_memory_equal(never, here, (size_t)OUTS * (size_t)vocab * sizeof *here);
+        read_kimi(-1, chunk[i], here);
+        assert_memory_equal(never, here, (size_t)SOLO_OUTS * (size_t)vocab * sizeof *here);
     }
 }
 

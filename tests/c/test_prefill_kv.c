@@ -1,13 +1,12 @@
 /* test_prefill_kv.c - --prefill-kv bf16: a prompt's rows see their own chunk in bf16,
  * over older pages in fp8. */
-#include "tests/c/engine_help.h"
+#include "tests/c/solo_help.h"
 
 #include <math.h>
 
 #include "core/engine/engine_int.h"
-#include "core/model/solo.h"
 
-enum { TOKENS = 300, OUTS = 8 };
+enum { TOKENS = 300 };
 
 static const struct {
     const char *model, *kv;
@@ -16,36 +15,13 @@ static const struct {
              {"tests/models/tiny-kimi", "fp8-plain"}};
 enum { N_CASE = sizeof cases / sizeof *cases };
 
-/* Logits of the last OUTS rows of a prompt that is read in chunks of n. */
-static void read_prompt(const char *backend, const char *model, const char *kv, bool bf16,
-                        int32_t n, float *out, int32_t *vocab)
+/* Of model c, in pages of a layout. */
+static int32_t reads(const char *backend, int c, const char *kv, bool bf16, int32_t chunk,
+                     float *out)
 {
-    const struct mc_backend_opts bo = {.ref_act = -1};
-    struct mc_ranks r = {.prefill_bf16 = bf16};
-    struct mc_solo_opts o = {.context = TOKENS, .rows = TOKENS, .outs = OUTS};
-    int32_t ids[TOKENS], row[OUTS];
-    const float *logits = NULL;
-    struct mc_tok *tok = NULL;
-    struct mc_solo *s = NULL;
-    struct mc_err err = {0};
+    const struct reader w = {backend, cases[c].model, kv, .prefill_bf16 = bf16};
 
-    some_ids(ids, TOKENS, 5);
-    assert_ok(mc_ranks_open(&r, backend, &bo, 1, &err), err);
-    r.prefill_bf16 = bf16;
-    assert_ok(mc_ranks_load(&r, model, &tok, &err), err);
-    assert_ok(mc_kv_layout_of(&r.rank[0].model.cfg, kv, &o.kv, &err), err);
-    assert_ok(mc_solo_open(&r, &o, &s, &err), err);
-    *vocab = r.rank[0].model.cfg.vocab;
-    for (int32_t at = 0, m; at < TOKENS; at += m) {
-        m = TOKENS - at < n ? TOKENS - at : n;
-        for (int32_t i = 0; i < OUTS; i++)
-            row[i] = m - OUTS + i;
-        assert_ok(mc_solo_run(s, ids + at, m, row, OUTS, NULL, &logits, &err), err);
-    }
-    memcpy(out, logits, (size_t)OUTS * (size_t)*vocab * sizeof *out);
-    mc_solo_close(s);
-    mc_ranks_close(&r);
-    mc_tok_close(tok);
+    return read_prompt(&w, TOKENS, chunk, out);
 }
 
 static double apart(const float *a, const float *b, int32_t n)
@@ -57,7 +33,7 @@ static double apart(const float *a, const float *b, int32_t n)
     return sum / n;
 }
 
-static float in_bf16[OUTS * 4096], in_fp8[OUTS * 4096], mixed[OUTS * 4096];
+static float in_bf16[SOLO_OUTS * 4096], in_fp8[SOLO_OUTS * 4096], mixed[SOLO_OUTS * 4096];
 
 static void prefill_of_one_chunk_gives_the_bits_of_bf16(void **state)
 {
@@ -67,29 +43,26 @@ static void prefill_of_one_chunk_gives_the_bits_of_bf16(void **state)
     (void)state;
     for (int c = 0; c < N_CASE; c++)
         for (int b = 0; b < 2; b++) {
-            read_prompt(backends[b], cases[c].model, "bf16", false, TOKENS, in_bf16,
-                        &vocab);
-            read_prompt(backends[b], cases[c].model, cases[c].kv, true, TOKENS, mixed,
-                        &vocab);
+            vocab = reads(backends[b], c, "bf16", false, TOKENS, in_bf16);
+            reads(backends[b], c, cases[c].kv, true, TOKENS, mixed);
             assert_memory_equal(in_bf16, mixed,
-                                (size_t)OUTS * (size_t)vocab * sizeof *mixed);
+                                (size_t)SOLO_OUTS * (size_t)vocab * sizeof *mixed);
         }
 }
 
 /* Chunks that end inside of a page: older tokens of a row's page are as it keeps them. */
 static void prefill_of_chunks_lies_between_bf16_and_fp8(void **state)
 {
-    int32_t vocab, n;
+    int32_t n;
 
     (void)state;
     for (int c = 0; c < N_CASE; c++) {
-        read_prompt("cpu", cases[c].model, "bf16", false, 100, in_bf16, &vocab);
-        read_prompt("cpu", cases[c].model, cases[c].kv, false, 100, in_fp8, &vocab);
-        read_prompt("cpu", cases[c].model, cases[c].kv, true, 100, mixed, &vocab);
-        n = OUTS * vocab;
+        n = SOLO_OUTS * reads("cpu", c, "bf16", false, 100, in_bf16);
+        reads("cpu", c, cases[c].kv, false, 100, in_fp8);
+        reads("cpu", c, cases[c].kv, true, 100, mixed);
         assert_true(apart(mixed, in_bf16, n) > 0); /* fp8 was read, too */
         assert_true(apart(mixed, in_bf16, n) < apart(in_fp8, in_bf16, n));
-        read_prompt("ref", cases[c].model, cases[c].kv, true, 100, in_fp8, &vocab);
+        reads("ref", c, cases[c].kv, true, 100, in_fp8);
         assert_true(apart(mixed, in_fp8, n) < 2e-3); /* the oracle agrees */
     }
 }
