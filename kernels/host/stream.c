@@ -79,12 +79,13 @@ static void kick_leader(struct mc_stream *s)
         mc_futex_wake(&s->work, 1);
 }
 
+/* The others are told first: who sees the error asks them why. */
 static void fail(struct mc_stream *s, int rc)
 {
-    atomic_store(&s->error, rc);
     if (s->peer.n > 1)
         mc_comm_break(s->peer.comm, "rank %d failed: an operation gave %d", s->peer.rank,
                       rc);
+    atomic_store(&s->error, rc);
 }
 
 static void *leader_main(void *vs)

@@ -207,6 +207,10 @@ static int open_word(struct mc_policies *p, const char *word,
     *out = NULL;
     if (strcmp(word, "disk") == 0)
         return open_disk(p, like, out, err);
+    if (n == 0 && strcmp(word, "live") == 0)
+        return mc_fail_param(err, MC_ENOENT, "generation",
+                             "no generation is live, the built-in policy serves: say a "
+                             "number of policy list");
     for (int i = 0; i < MC_N_KNOWN && n; i++)
         if (p->known[i] && p->known[i]->number == n)
             *out = mc_generation_ref(p->known[i]);
